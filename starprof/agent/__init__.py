@@ -1,0 +1,1 @@
+"""The agent: one small process per node that samples the collectors and drains the ranks' rings."""

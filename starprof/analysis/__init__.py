@@ -1,0 +1,1 @@
+"""Diagnosis: pure functions from a run's arrays and frames to a verdict. Nothing here draws or reads a clock."""

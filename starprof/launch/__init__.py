@@ -1,0 +1,1 @@
+"""Starting a recording: the supervisor of the job, the agent and the ingester, and the link between nodes."""

@@ -1,0 +1,22 @@
+"""Environment variables that carry a recording from the launcher to the ranks and agents.
+
+Precedence everywhere: command-line flag, then `STARPROF_*`, then the default.
+"""
+
+SPOOL = "STARPROF_SPOOL"
+"""Spool directory of the run. Set: the hook records. Unset or empty: off means off."""
+
+NODE = "STARPROF_NODE"
+"""Integer id of this node within the run (0 is the node that holds the run file)."""
+
+HOME = "STARPROF_HOME"
+"""Directory that contains the `starprof` package, so that a job interpreter without it can import the hook."""
+
+RATE_HZ = "STARPROF_RATE_HZ"
+"""Sampling rate of the cheap counters in Hz (default 10; dear ones run at a tenth of it, 1 Hz at most)."""
+
+TOKEN = "STARPROF_TOKEN"  # noqa: S105 - the name of the variable, not a secret
+"""Shared secret with which nodes authenticate to each other."""
+
+DISABLE = "STARPROF_DISABLE"
+"""Set to 1: the hook does nothing at all, also when SPOOL is set."""

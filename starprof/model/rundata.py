@@ -1,0 +1,79 @@
+"""What analysis and reports read of a run: plain arrays and frames, no database.
+
+`starprof.store.query.load_run` fills it from a run file; importers of other formats will fill it from theirs.
+This module imports numpy and pandas only for annotations, so that the small processes can import the package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class RankInfo:
+    """One rank of the attempt that is looked at (columns of table `rank`; None = not known)."""
+
+    rank: int
+    node: int
+    host: str
+    local_rank: int | None = None
+    pid: int | None = None
+    device: str | None = None
+    gpu_uuid: str | None = None
+    numa_node: int | None = None
+    cpus: str | None = None
+    role: Mapping[str, int] = field(default_factory=dict)
+    framework: str | None = None
+    backend: str | None = None
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Step records of one attempt as rank x step matrices.
+
+    Attributes:
+        steps: step numbers, shape (S,).
+        columns: per step-table column a float64 matrix, shape (R, S), microseconds or counts; NaN = no record
+            or NULL. `start_mono_ns` is int64 (R, S), 0 where there is no record, in the rank's node's own clock.
+    """
+
+    steps: NDArray[np.int64]
+    columns: Mapping[str, NDArray[np.float64]]
+    start_mono_ns: NDArray[np.int64]
+
+    def __getitem__(self, column: str) -> NDArray[np.float64]:
+        """Matrix of one column, shape (R, S)."""
+        return self.columns[column]
+
+
+@dataclass(frozen=True)
+class RunData:
+    """One run, one attempt.
+
+    Attributes:
+        info: the row of table `run`, plus `file` and `attempts`.
+        attempt: the attempt looked at (the longest, unless asked otherwise).
+        ranks: in rank order; row i of every matrix belongs to ranks[i].
+        samples: per sampled table (and its dictionary tables `nic`, `tcp`, `cgroup`, `process`, `gpu`, `disk`) a
+            frame with the table's columns; counters are still cumulative. Missing table: empty frame.
+        clock_offset_ns: per node (offset to node 0, error bound); a node without an entry is not calibrated.
+    """
+
+    info: Mapping[str, Any]
+    attempt: int
+    ranks: tuple[RankInfo, ...]
+    steps: Steps
+    samples: Mapping[str, pd.DataFrame]
+    events: pd.DataFrame
+    gaps: pd.DataFrame
+    unavailable: pd.DataFrame
+    nodes: pd.DataFrame
+    clock_offset_ns: Mapping[int, tuple[int, int]] = field(default_factory=dict)

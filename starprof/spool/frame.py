@@ -1,0 +1,87 @@
+"""Spool frames: the unit that is written at once, checked on reading, and folded in exactly once.
+
+A frame carries consecutive rows of ONE table in ONE stream. A stream is named by whoever makes the rows (a ring,
+or an agent's table) and numbers its rows from 0 without holes, so `seq` (number of the frame's first row) and
+`rows` are enough to fold every row in exactly once, whoever carried it and however often it was sent.
+
+    0  4s   magic "SPF1"
+    4  u32  crc32 of everything after this field
+    8  u32  payload bytes       12  u16  table code     14  u8  encoding     15  u8  stream name bytes
+   16  u64  seq                 24  u32  rows           28  stream name, payload
+
+Encodings: PACKED, rows of 8-byte cells as `Table.struct_format` says; JSON, a list of row lists.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from starprof.model.schema import BY_CODE, Table, packed_cells
+
+MAGIC = b"SPF1"
+PACKED = 1
+JSON = 2
+_HEADER = struct.Struct("<4sIIHBBQI")
+_PREFIX_BYTES = 8
+MAX_PAYLOAD_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One decoded frame; `payload` is still encoded (see `json_rows`)."""
+
+    table: Table
+    stream: str
+    seq: int
+    rows: int
+    encoding: int
+    payload: bytes
+
+    def json_rows(self) -> list[list[object]]:
+        """Rows of a JSON frame."""
+        rows: list[list[object]] = json.loads(self.payload)
+        return rows
+
+    def encode(self) -> bytes:
+        """The frame as bytes, with its checksum."""
+        name = self.stream.encode()
+        head = _HEADER.pack(MAGIC, 0, len(self.payload), self.table.code, self.encoding, len(name), self.seq, self.rows)
+        body = b"".join((head[_PREFIX_BYTES:], name, self.payload))
+        return b"".join((MAGIC, zlib.crc32(body).to_bytes(4, "little"), body))
+
+
+def json_frame(table: Table, stream: str, seq: int, rows: Sequence[Sequence[object]]) -> Frame:
+    """A frame of a table with text columns."""
+    return Frame(table, stream, seq, len(rows), JSON, json.dumps(rows, separators=(",", ":")).encode())
+
+
+def packed_frame(table: Table, stream: str, seq: int, rows: Iterable[Sequence[int | float | None]]) -> Frame:
+    """A frame of a packed table; None becomes the packed NULL."""
+    pack = struct.Struct(table.struct_format).pack
+    cells = [pack(*packed_cells(table, r)) for r in rows]
+    return Frame(table, stream, seq, len(cells), PACKED, b"".join(cells))
+
+
+def frames(data: bytes | memoryview) -> Iterator[tuple[Frame, int]]:
+    """Whole, valid frames at the start of `data`, each with the offset of its end; stops at the first that is not.
+
+    A torn tail (killed writer, power loss) is therefore simply where the iteration ends.
+    """
+    view = memoryview(data)
+    at = 0
+    while len(view) - at >= _HEADER.size:
+        magic, crc, payload_len, code, encoding, name_len, seq, rows = _HEADER.unpack_from(view, at)
+        end = at + _HEADER.size + name_len + payload_len
+        if magic != MAGIC or payload_len > MAX_PAYLOAD_BYTES or end > len(view) or code not in BY_CODE:
+            return
+        if zlib.crc32(view[at + _PREFIX_BYTES : end]) != crc:
+            return
+        name_at = at + _HEADER.size
+        name = bytes(view[name_at : name_at + name_len]).decode()
+        payload = bytes(view[name_at + name_len : end])
+        yield Frame(BY_CODE[code], name, seq, rows, encoding, payload), end
+        at = end
