@@ -1,0 +1,43 @@
+# make demo   set up and run the demo            make check  linters, types, layers
+# make test   set up, check, run every test      make bench  every benchmark
+#
+# Variables: PYTHON, VENV, CONSTRAINTS and TORCH_INDEX (see scripts/setup_venv.sh), DEMO_ARGS, TEST_ARGS.
+
+PYTHON ?= python3
+VENV ?= .venv
+CONSTRAINTS ?= constraints/cpu.txt
+TORCH_INDEX ?=
+DEMO_ARGS ?=
+TEST_ARGS ?=
+BIN := $(VENV)/bin
+SETUP := PYTHON=$(PYTHON) CONSTRAINTS=$(CONSTRAINTS) TORCH_INDEX=$(TORCH_INDEX) scripts/setup_venv.sh $(VENV)
+SETUP_INPUTS := pyproject.toml scripts/setup_venv.sh $(CONSTRAINTS)
+
+.PHONY: demo test check bench clean
+
+demo: $(VENV)/.ready-demo
+	$(BIN)/starprof demo --out demo-out $(DEMO_ARGS)
+
+test: check
+	$(BIN)/python -m pytest $(TEST_ARGS)
+
+check: $(VENV)/.ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.ready-dev
+	@for f in benchmarks/*.py; do case $$f in */_*) continue;; esac; echo "== $$f"; $(BIN)/python $$f || exit 1; done
+
+$(VENV)/.ready-demo: $(SETUP_INPUTS)
+	$(SETUP) demo
+	@touch $@
+
+$(VENV)/.ready-dev: $(SETUP_INPUTS)
+	$(SETUP) dev
+	@touch $@ $(VENV)/.ready-demo
+
+clean:
+	rm -rf $(VENV) build dist demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find starprof tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
