@@ -55,6 +55,8 @@ class Collector(Protocol):
     Attributes:
         name: short name, used in tables `gap` and `unavailable`.
         dear: sampled at 1 Hz at most instead of the agent's rate.
+        slow: optional, read it as `getattr(collector, "slow", False)`. True: one `sample` may block for tens of
+            milliseconds in a driver, so the agent runs this collector in a thread of its own.
     """
 
     name: str
