@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from starprof.collectors.procfile import TickFile
 from starprof.errors import StarprofError
 from starprof.model.schema import Table
 
@@ -39,6 +40,8 @@ class NodeContext:
         rank_pids: rank -> process id of the rank's own process, as the rings tell.
         tree: pid -> rank for every process in a rank's tree (the rank itself and its descendants).
         own_pids: processes of starprof itself: never counted as foreign load.
+        supervisor_pid: process that started job, agent and ingester; None when there is none.
+        shared: files that several collectors read, so that one tick reads them once (`procfile.shared`).
     """
 
     node: int = 0
@@ -47,6 +50,8 @@ class NodeContext:
     rank_pids: dict[int, int] = field(default_factory=dict)
     tree: Mapping[int, int] = field(default_factory=dict)
     own_pids: set[int] = field(default_factory=set)
+    supervisor_pid: int | None = None
+    shared: dict[str, TickFile] = field(default_factory=dict)
 
 
 class Collector(Protocol):
