@@ -1,0 +1,6 @@
+"""Synthetic runs with known truth, for tests, benchmarks and report design. See `run` for how they are simulated."""
+
+from starprof.analysis.synthetic.faults import CpuHog, Fault, Pinned, Quota, Slow, SlowNic
+from starprof.analysis.synthetic.run import PHASES_US, SyntheticRun, synthetic_run
+
+__all__ = ["PHASES_US", "CpuHog", "Fault", "Pinned", "Quota", "Slow", "SlowNic", "SyntheticRun", "synthetic_run"]
