@@ -19,12 +19,10 @@ class Entry:
     Attributes:
         name: the collector's name, as in tables `gap` and `unavailable`.
         factory: `module:class`; called without arguments.
-        own_thread: a read may block for longer than a tick (a driver call): it must not delay the others.
     """
 
     name: str
     factory: str
-    own_thread: bool = False
 
     def create(self) -> Collector:
         """Import the module and make the collector.
@@ -51,5 +49,5 @@ COLLECTORS: tuple[Entry, ...] = (
     Entry("irq", "starprof.collectors.irq:IrqCollector"),
     Entry("numa", "starprof.collectors.numa:NumaCollector"),
     Entry("disk", "starprof.collectors.disk:DiskCollector"),
-    Entry("gpu", "starprof.collectors.gpu:GpuCollector", own_thread=True),
+    Entry("gpu", "starprof.collectors.gpu:GpuCollector"),
 )

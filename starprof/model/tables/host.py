@@ -22,7 +22,8 @@ AGENT_SAMPLE = Table(
 CPU_SAMPLE = Table(
     11,
     "cpu_sample",
-    "Per logical CPU; cpu = -1 is the whole node.",
+    """Per logical CPU; cpu = -1 is the whole node. With more than 64 logical CPUs their own rows come once a second;
+the frequency does always and is NULL in between.""",
     (
         NODE_KEY,
         AT,
@@ -41,7 +42,7 @@ CPU_SAMPLE = Table(
 NODE_SAMPLE = Table(
     12,
     "node_sample",
-    "Whole node: pressure, memory, scheduler.",
+    "Whole node: pressure, memory, scheduler. Swap and fault counters once a second, NULL in the rows between.",
     (
         NODE_KEY,
         AT,
@@ -67,7 +68,8 @@ NODE_SAMPLE = Table(
 PROCESS_SAMPLE = Table(
     13,
     "process_sample",
-    "One row per process; rank -1 is a process of no rank (foreign).",
+    """One row per process and tick; rank -1 is a process of no rank (foreign, once a second, only while it uses much
+CPU). cpu_us, run_delay_us and on_cpu_us are in every row; the others are read once a second and NULL in between.""",
     (
         NODE_KEY,
         AT,
@@ -114,7 +116,8 @@ PROCESS = Table(
 CGROUP_SAMPLE = Table(
     15,
     "cgroup_sample",
-    "CPU and memory limits of the groups that ranks run in, every level.",
+    """CPU and memory limits of the groups that ranks run in, every level. Groups with a CPU quota have the quota's
+counters in every row; everything else is read once a second and NULL in between.""",
     (
         NODE_KEY,
         AT,
@@ -127,7 +130,7 @@ CGROUP_SAMPLE = Table(
         counter("cpu_us", "CPU used by the group"),
         gauge("memory_bytes", "memory in use"),
         gauge("memory_limit_bytes", "memory limit, NULL for none"),
-        counter("memory_high_events", "reclaims at memory.high / failcnt"),
+        counter("memory_high_events", "times a limit forced reclaim: v2 events high + max, v1 failcnt"),
         counter("oom_kills", "OOM kills in the group"),
     ),
     packed=True,
