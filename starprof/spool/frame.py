@@ -2,7 +2,9 @@
 
 A frame carries consecutive rows of ONE table in ONE stream. A stream is named by whoever makes the rows (a ring,
 or an agent's table) and numbers its rows from 0 without holes, so `seq` (number of the frame's first row) and
-`rows` are enough to fold every row in exactly once, whoever carried it and however often it was sent.
+`rows` are enough to fold every row in exactly once, whoever carried it and however often it was sent. A hole
+in the numbers is what was lost; the ingester records it as a gap. The frames of a ring's two tables share one
+stream, numbered by slot (see `starprof.spool.ringreader`).
 
     0  4s   magic "SPF1"
     4  u32  crc32 of everything after this field
