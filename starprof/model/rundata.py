@@ -32,6 +32,7 @@ class RankInfo:
     role: Mapping[str, int] = field(default_factory=dict)
     framework: str | None = None
     backend: str | None = None
+    torch_version: str | None = None
     detail: Mapping[str, Any] = field(default_factory=dict)
 
 
