@@ -14,9 +14,13 @@ from collections.abc import Sequence
 import typer
 
 from starprof import __version__
+from starprof.cli import record
 from starprof.errors import StarprofError
 
 EXIT_INTERRUPTED = 130
+
+VERBS = (record.register,)
+"""One line a verb, in the order of `--help`."""
 
 
 def build_app() -> typer.Typer:
@@ -31,6 +35,8 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
+    for register in VERBS:
+        register(app)
     return app
 
 

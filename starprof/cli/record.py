@@ -1,0 +1,66 @@
+"""`starprof record -- CMD`: check that a recording is possible, then become the job's small supervisor."""
+
+from __future__ import annotations
+
+import typer
+
+EPILOG = "Everything after -- is the job's own command line and is passed on untouched."
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the application."""
+    app.command(
+        "record",
+        epilog=EPILOG,
+        context_settings={"allow_interspersed_args": False},
+    )(record)
+
+
+def record(
+    command: list[str] = typer.Argument(None, metavar="-- COMMAND...", help="The job, as you would start it alone."),
+    output: str | None = typer.Option(
+        None,
+        "-o",
+        "--output",
+        metavar="RUN",
+        help="Run file to write; {host}, {rank} and {job} are filled in. Default: named after the script and the time.",
+    ),
+    rate_hz: float | None = typer.Option(
+        None, "--rate", metavar="HZ", help="Sampling rate of the cheap counters (default 10, or STARPROF_RATE_HZ)."
+    ),
+    max_size: str | None = typer.Option(
+        None, "--max-size", metavar="SIZE", help="Keep the run file below SIZE (500M, 2G): old counters are rolled up."
+    ),
+    force: bool = typer.Option(False, "--force", help="Overwrite an existing run file."),
+    node: int | None = typer.Option(
+        None, "--node-rank", metavar="N", min=0, help="Id of this node when several record (0 holds the run file)."
+    ),
+    listen: str | None = typer.Option(
+        None, "--listen", metavar="HOST:PORT", help="Node 0: take in the records of other nodes on this address."
+    ),
+    join: str | None = typer.Option(
+        None, "--join", metavar="HOST:PORT", help="Other nodes: send the records to node 0 at this address."
+    ),
+    token_file: str | None = typer.Option(
+        None, "--token-file", metavar="FILE", help="File with the secret that nodes share (or STARPROF_TOKEN)."
+    ),
+) -> None:
+    """Record a distributed training job: torchrun, python, srun, mpirun, accelerate, a shell script.
+
+    The exit code is the job's (128 + n when signal n ended it).
+    """
+    from starprof.launch import start
+
+    start.record(
+        start.Wish(
+            command=tuple(command or ()),
+            output=output,
+            rate_hz=rate_hz,
+            max_size=max_size,
+            force=force,
+            node=node,
+            listen=listen,
+            join=join,
+            token_file=token_file,
+        )
+    )

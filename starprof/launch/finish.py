@@ -1,0 +1,130 @@
+"""After the job: stop the agent, gather what is still on its way, fold it in, and say what came out."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from starprof.launch import ingest, runinfo, signals
+from starprof.launch.agent import AgentKeeper
+from starprof.launch.console import last_line, say
+from starprof.launch.ingest import IngestRunner
+from starprof.launch.journal import Journal
+from starprof.launch.link import Link
+from starprof.launch.plan import Plan
+
+POLL_S = 0.01
+AGENT_PATIENCE_S = 10.0
+_HURRY = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+
+
+class Finish:
+    """The end of one recording. A signal to us means: leave what is not done for a later `starprof summary`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        info: dict[str, Any],
+        agent: AgentKeeper,
+        ingester: IngestRunner,
+        journal: Journal,
+        link: Link,
+        log: Path,
+    ) -> None:
+        self._plan = plan
+        self._info = info
+        self._agent = agent
+        self._ingest = ingester
+        self._journal = journal
+        self._link = link
+        self._log = log
+        self._hurried = False
+
+    def run(self) -> None:
+        """Do it all."""
+        self._agent.ask_to_stop()
+        runinfo.write(self._plan.spool.run_json, self._info)
+        if not self._until(lambda: not self._agent.running(), AGENT_PATIENCE_S):
+            self._agent.kill()
+        self._journal.flush()
+        self._link.begin_end(drained=self._agent.stopped_cleanly())
+        self._until(lambda: not self._link.busy())
+        self._link.close()
+        for remark in self._link.remarks():
+            say(remark)
+        if self._link.holds_run_file:
+            self._fold_in()
+        elif self._link.complete():
+            shutil.rmtree(self._plan.spool.root, ignore_errors=True)
+        else:
+            self._keep_for_merge()
+
+    def _fold_in(self) -> None:
+        result = self._final_ingest()
+        if result is None:
+            return
+        ranks, steps = result.get("ranks", 0), result.get("steps", 0)
+        name = _shown(self._plan.path)
+        say(f"wrote {name} ({ranks} rank{'s' * (ranks != 1)}, {steps} step{'s' * (steps != 1)})")
+        if steps:
+            say(f"now: starprof summary {name}")
+        else:
+            say(_why_no_step(ranks))
+
+    def _keep_for_merge(self) -> None:
+        if self._final_ingest() is not None:
+            say(f"add them on node 0's run: starprof merge NODE0.starprof {_shown(self._plan.path)} -o RUN")
+
+    def _final_ingest(self) -> dict[str, int] | None:
+        """Fold everything in; None when that did not work (the user has been told)."""
+        self._until(lambda: not self._ingest.running())
+        for _ in range(ingest.FINAL_TRIES):
+            if self._hurried:
+                break
+            failures = self._ingest.failures
+            output = self._ingest.start_final()
+            if not self._until(lambda: not self._ingest.running()):
+                self._ingest.kill()
+                self._until(lambda: not self._ingest.running(), AGENT_PATIENCE_S)
+            result = ingest.read_result(output)
+            if self._ingest.failures <= failures and result:
+                return result
+        why = "interrupted" if self._hurried else last_line(self._log) or "the ingester was killed"
+        name = _shown(self._plan.path)
+        say(f"not everything is in {name} yet ({why}); nothing is lost: `starprof summary {name}` folds it in")
+        return None
+
+    def _until(self, done: Callable[[], bool], patience_s: float = float("inf")) -> bool:
+        """Wait until `done`; False when the patience ran out or the user wants us to leave."""
+        deadline_s = time.monotonic() + patience_s
+        while not done():
+            arrived = signals.wait(POLL_S)
+            if arrived is not None and arrived.number in _HURRY:
+                self._hurried = True
+            if self._hurried or time.monotonic() > deadline_s:
+                return done()
+        return True
+
+
+def _why_no_step(ranks: int) -> str:
+    if ranks:
+        return (
+            "no step boundary seen: no optimizer stepped; for a loop of your own call "
+            "starprof.watch(model, optimizer), or wrap each step in `with starprof.step():`"
+        )
+    return (
+        "no step boundary seen: no Python process of the job that imports torch was seen; did it run on another "
+        "machine, in a container, or with python -I or -E, which ignore PYTHONPATH?"
+    )
+
+
+def _shown(path: Path) -> str:
+    """The path as the user would type it here."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path)

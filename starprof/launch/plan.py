@@ -1,0 +1,72 @@
+"""What `starprof record` hands to the supervisor that it becomes: one small object, passed as one argument."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from starprof.spool.layout import Spool
+
+DEFAULT_RATE_HZ = 10.0
+INGEST_EVERY_S = 60.0
+INGEST_SPOOL_BYTES = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One recording, decided.
+
+    Attributes:
+        run_file: absolute path of the run file; with `join` only its spool is used here.
+        run_id: random id of the run.
+        command: the job's command line, untouched.
+        rate_hz: sampling rate of the cheap counters.
+        max_size_bytes: limit of the run file, None = none.
+        node: id of this node, None = node 0 hands one out.
+        listen: HOST:PORT on which node 0 takes in the other nodes, None = nothing listens.
+        join: HOST:PORT of node 0, None = this node records alone or is node 0.
+        token_file: file with the shared secret, None = STARPROF_TOKEN or (node 0) a generated one.
+        lock_fd: open descriptor that holds the spool's lock over the exec.
+        signal_mask: signals that were blocked when the user called us: the job gets the same.
+        pythonpath: PYTHONPATH as the user had it, None = unset.
+        ingest_every_s: seconds between two ingester runs.
+    """
+
+    run_file: str
+    run_id: str
+    command: tuple[str, ...]
+    lock_fd: int
+    rate_hz: float = DEFAULT_RATE_HZ
+    max_size_bytes: int | None = None
+    node: int | None = 0
+    listen: str | None = None
+    join: str | None = None
+    token_file: str | None = None
+    signal_mask: tuple[int, ...] = ()
+    pythonpath: str | None = None
+    ingest_every_s: float = INGEST_EVERY_S
+
+    @property
+    def path(self) -> Path:
+        """The run file."""
+        return Path(self.run_file)
+
+    @property
+    def spool(self) -> Spool:
+        """The spool of this node."""
+        return Spool.beside(self.path)
+
+    def to_argv(self) -> list[str]:
+        """Arguments of the supervisor. The command stays apart: `ps` shows it, and it may be long."""
+        fields: dict[str, Any] = asdict(self)
+        command = fields.pop("command")
+        return [json.dumps({k: v for k, v in fields.items() if v is not None or k == "node"}), *command]
+
+    @classmethod
+    def from_argv(cls, argv: list[str]) -> Plan:
+        """Read back what `to_argv` wrote."""
+        fields: dict[str, Any] = json.loads(argv[0])
+        fields["signal_mask"] = tuple(fields.get("signal_mask", ()))
+        return cls(command=tuple(argv[1:]), **fields)

@@ -1,0 +1,132 @@
+"""From what the user asked for to the supervisor: check everything, then replace this process by it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from starprof.errors import SpoolError, UsageError
+from starprof.launch import environment, prepare
+from starprof.launch.address import split_address
+from starprof.launch.plan import DEFAULT_RATE_HZ, Plan
+from starprof.launch.signals import WATCHED
+from starprof.model import env
+
+MAX_RATE_HZ = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The command line of `starprof record` as given; None = not given."""
+
+    command: tuple[str, ...]
+    output: str | None = None
+    rate_hz: float | None = None
+    max_size: str | None = None
+    force: bool = False
+    node: int | None = None
+    listen: str | None = None
+    join: str | None = None
+    token_file: str | None = None
+
+
+def record(wish: Wish) -> NoReturn:
+    """Start the recording: same process id, but without everything that the command line needed.
+
+    Raises:
+        StarprofError: it can't be recorded; the job was not started.
+    """
+    plan = decide(wish, os.environ)
+    try:
+        os.set_inheritable(plan.lock_fd, True)
+        os.execve(  # noqa: S606 - no shell wanted
+            sys.executable,
+            environment.helper_argv("starprof.launch.supervisor", *plan.to_argv()),
+            {**os.environ, "PYTHONPATH": environment.for_helpers({}, pythonpath=plan.pythonpath)["PYTHONPATH"]},
+        )
+    except OSError as error:
+        prepare.abandon(plan.spool, plan.lock_fd)
+        raise SpoolError(f"can't start the recorder: {error.strerror}") from error
+
+
+def decide(wish: Wish, environ: Mapping[str, str]) -> Plan:
+    """Turn the wish into a plan; takes the lock of the run as its last deed.
+
+    Raises:
+        UsageError: the arguments contradict each other or make no sense.
+        RunFileError: the file exists, or another recorder has it.
+        SpoolError: the folder can't be written or has no room.
+    """
+    prepare.check_command(wish.command)
+    node = _node(wish, environ)
+    rate_hz = _rate(wish, environ)
+    max_size_bytes = None if wish.max_size is None else prepare.size_bytes(wish.max_size)
+    run_file = prepare.run_path(wish.output or _default_output(wish), node=node, environ=environ)
+    _check_addresses(wish, environ)
+    lock_fd = prepare.claim(run_file, force=wish.force)
+    return Plan(
+        run_file=str(run_file),
+        run_id=uuid.uuid4().hex,
+        command=wish.command,
+        lock_fd=lock_fd,
+        rate_hz=rate_hz,
+        max_size_bytes=max_size_bytes,
+        node=node,
+        listen=wish.listen,
+        join=wish.join,
+        token_file=wish.token_file,
+        # Blocked from here on, so that no signal can fall between the exec and the supervisor's own set-up.
+        signal_mask=tuple(sorted(int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED))),
+        pythonpath=environ.get("PYTHONPATH"),
+    )
+
+
+def _default_output(wish: Wish) -> str:
+    name = prepare.default_name(wish.command, time.time())
+    # Joined nodes may share a working directory with node 0 and start in the same second.
+    return f"{name}-{{host}}-{os.getpid()}" if wish.join else name
+
+
+def _node(wish: Wish, environ: Mapping[str, str]) -> int | None:
+    if wish.listen:
+        if wish.node not in (None, 0):
+            raise UsageError("--listen belongs to node 0: leave --node-rank away or give 0")
+        return 0
+    known = wish.node if wish.node is not None else environment.node_rank(environ)
+    if wish.join:
+        if wish.node == 0:
+            raise UsageError("node 0 is the one that listens: give --join nodes a rank from 1 on, or none")
+        return known or None
+    return known or 0
+
+
+def _rate(wish: Wish, environ: Mapping[str, str]) -> float:
+    rate_hz = wish.rate_hz
+    if rate_hz is None:
+        given = environ.get(env.RATE_HZ) or str(DEFAULT_RATE_HZ)
+        try:
+            rate_hz = float(given)
+        except ValueError:
+            raise UsageError(f"{env.RATE_HZ}={given!r} is not a number") from None
+    if not 0 < rate_hz <= MAX_RATE_HZ:
+        raise UsageError(f"the sampling rate must lie above 0 and not above {MAX_RATE_HZ:g} Hz, not {rate_hz:g}")
+    return rate_hz
+
+
+def _check_addresses(wish: Wish, environ: Mapping[str, str]) -> None:
+    if wish.listen and wish.join:
+        raise UsageError("--listen is for node 0 and --join for the others: give one of them")
+    for flag, address in (("--listen", wish.listen), ("--join", wish.join)):
+        if address is not None:
+            split_address(address, flag)
+    if wish.token_file is not None and not Path(wish.token_file).is_file():
+        raise UsageError(f"--token-file {wish.token_file} does not exist")
+    if wish.join and not wish.token_file and not environ.get(env.TOKEN):
+        raise UsageError(f"--join needs the secret that node 0 printed: set {env.TOKEN} or give --token-file")
