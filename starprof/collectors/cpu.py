@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 
 from starprof.collectors.base import NodeContext, Rows, Unavailable
+from starprof.collectors.notes import Notes
 from starprof.collectors.procfile import ProcFile, TickFile, shared
 from starprof.model.schema import BY_NAME, INT_NULL
 
 _CPU_SAMPLE = BY_NAME["cpu_sample"]
-_UNAVAILABLE = BY_NAME["unavailable"]
 _WHOLE_NODE = -1
-_SECOND_NS = 1_000_000_000
+_SECOND_NS = 950_000_000
+"""A second, less the slack that a tick may come early."""
 MANY_CPUS = 64
 """More logical CPUs than this: their own rows come at 1 Hz, the node's row at every tick."""
 _FREQUENCY_FILES = 256
@@ -71,7 +72,7 @@ class CpuCollector:
         except OSError:
             pass
         reason = f"no {context.sys}/devices/system/cpu/*/cpufreq and no 'cpu MHz' in {context.proc}/cpuinfo"
-        rows.add(_UNAVAILABLE, (self._node, "cpu/frequency", reason))
+        Notes(self.name, context.node).unavailable(rows, "frequency", reason)
 
     def sample(self, mono_ns: int, rows: Rows) -> None:
         """One row for the node and one per logical CPU; frequencies only once a second, NULL in between."""

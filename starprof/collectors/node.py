@@ -6,17 +6,17 @@ https://docs.kernel.org/accounting/psi.html
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 
 from starprof.collectors.base import NodeContext, Rows, Unavailable
 from starprof.collectors.cpu import STAT_BYTES
+from starprof.collectors.notes import Notes
 from starprof.collectors.procfile import ProcFile, TickFile, optional, shared
 from starprof.model.schema import BY_NAME, INT_NULL
 
 _NODE_SAMPLE = BY_NAME["node_sample"]
-_UNAVAILABLE = BY_NAME["unavailable"]
-_SECOND_NS = 1_000_000_000
+_SECOND_NS = 950_000_000
+"""A second, less the slack that a tick may come early."""
 _PRESSURES = ("cpu", "memory", "io")
 
 
@@ -41,7 +41,8 @@ class NodeCollector:
             Unavailable: none of them can be read.
         """
         self._node = context.node
-        self._pressure = [self._open_pressure(context.proc / "pressure" / name, rows) for name in _PRESSURES]
+        notes = Notes(self.name, context.node)
+        self._pressure = [_open_pressure(context.proc / "pressure" / name, notes, rows) for name in _PRESSURES]
         self._meminfo = optional(context.proc / "meminfo")
         self._vmstat = optional(context.proc / "vmstat", 8192)
         try:
@@ -50,29 +51,9 @@ class NodeCollector:
             self._stat = None
         for name, file in (("meminfo", self._meminfo), ("vmstat", self._vmstat), ("stat", self._stat)):
             if file is None:
-                rows.add(_UNAVAILABLE, (self._node, f"node/{name}", f"{context.proc}/{name} can't be opened"))
+                notes.unavailable(rows, name, f"{context.proc}/{name} can't be opened")
         if not any((*self._pressure, self._meminfo, self._vmstat, self._stat)):
             raise Unavailable(f"nothing in {context.proc} can be read")
-
-    def _open_pressure(self, path: Path, rows: Rows) -> ProcFile | None:
-        """One PSI file, or None with the reason recorded."""
-        try:
-            file = ProcFile(path, 256)
-        except OSError as error:
-            reason = f"{path} does not exist: kernel without CONFIG_PSI or booted with psi=0"
-            if error.errno != errno.ENOENT:
-                reason = f"{path}: {error.strerror}"
-        else:
-            try:
-                file.read()
-            except OSError as error:
-                # The file exists with CONFIG_PSI_DEFAULT_DISABLED, but reading it answers EOPNOTSUPP.
-                reason = f"{path}: {error.strerror}; boot with psi=1"
-                file.close()
-            else:
-                return file
-        rows.add(_UNAVAILABLE, (self._node, f"node/psi-{path.name}", reason))
-        return None
 
     def sample(self, mono_ns: int, rows: Rows) -> None:
         """Append the node's row."""
@@ -106,6 +87,25 @@ class NodeCollector:
         for file in (*self._pressure, self._meminfo, self._vmstat, self._stat):
             if file is not None:
                 file.close()
+
+
+def _open_pressure(path: Path, notes: Notes, rows: Rows) -> ProcFile | None:
+    """One PSI file, or None with the reason recorded."""
+    try:
+        file = ProcFile(path, 256)
+    except FileNotFoundError:
+        notes.unavailable(rows, f"psi-{path.name}", f"no {path}: kernel without CONFIG_PSI or booted with psi=0")
+        return None
+    except OSError as error:
+        notes.unavailable(rows, f"psi-{path.name}", f"{path}: {error.strerror}")
+        return None
+    try:
+        file.read()
+    except OSError as error:  # the file exists with CONFIG_PSI_DEFAULT_DISABLED, but can't be read
+        notes.unavailable(rows, f"psi-{path.name}", f"{path}: {error.strerror}; boot with psi=1")
+        file.close()
+        return None
+    return file
 
 
 def _totals(file: ProcFile | None) -> tuple[int, int]:
