@@ -1,0 +1,36 @@
+"""`starprof report RUN -o FILE.html`: the verdict as one self-contained page."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("report")(report)
+
+
+def report(
+    run: Path = typer.Argument(help="Run file (NAME.starprof)."),
+    output: Path = typer.Option(..., "-o", "--output", help="HTML file to write."),
+    force: bool = typer.Option(False, "--force", help="Overwrite the file if it exists."),
+    redact: bool = typer.Option(False, "--redact", help="Replace host names, commands, paths, addresses and UUIDs."),
+) -> None:
+    """Write a self-contained HTML page: who is slow, why, what it costs, with every chart."""
+    from starprof.analysis import diagnose
+    from starprof.reports import html, write
+    from starprof.reports.redact import redacted
+    from starprof.reports.words import file_size
+    from starprof.store.query import load_run, open_for_reading
+
+    write.check_target(output, force=force)
+    open_for_reading(run)
+    data = load_run(run)
+    verdict = diagnose(data)
+    if redact:
+        data, verdict = redacted(data, verdict)
+    size = write.write(output, html.render(data, verdict))
+    print(f"Wrote {output} ({file_size(size)})", file=sys.stderr)

@@ -1,0 +1,39 @@
+"""`starprof summary RUN`: the verdict in the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("summary")(summary)
+
+
+def summary(
+    run: Path = typer.Argument(help="Run file (NAME.starprof)."),
+    as_json: bool = typer.Option(False, "--json", help="Print exactly the verdict object as JSON."),
+) -> None:
+    """Say who is slow, why, what it costs and what to do."""
+    from starprof.analysis import diagnose
+    from starprof.reports import terminal
+    from starprof.store.query import load_run, open_for_reading
+
+    open_for_reading(run)
+    data = load_run(run)
+    verdict = diagnose(data)
+    if as_json:
+        print(json.dumps(verdict.to_json(), indent=2))
+        return
+    target = terminal.Terminal(
+        width=shutil.get_terminal_size().columns,
+        color=sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb",
+        encoding=sys.stdout.encoding or "ascii",
+    )
+    sys.stdout.write(terminal.render(data, verdict, target))

@@ -1,0 +1,24 @@
+"""The sections of the HTML report, one module each with `render(material) -> Section | None`.
+
+A new section is a new module and one line in `SECTIONS`. None means that the run holds nothing for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starprof.reports.markup import Section
+from starprof.reports.material import Material
+from starprof.reports.sections import anatomy, counters, findings, heatmap, metadata, missing, overhead, verdict
+
+SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
+    verdict.render,
+    findings.render,
+    heatmap.render,
+    anatomy.render,
+    counters.render,
+    metadata.render,
+    overhead.render,
+    missing.render,
+)
+"""In the order of the page."""
