@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 
 def record(
-    command: list[str] = typer.Argument(None, metavar="-- COMMAND...", help="The job, as you would start it alone."),
+    command: list[str] = typer.Argument(..., metavar="-- COMMAND", help="The job, as you would start it alone."),
     output: str | None = typer.Option(
         None,
         "-o",
@@ -53,7 +53,7 @@ def record(
 
     start.record(
         start.Wish(
-            command=tuple(command or ()),
+            command=tuple(command),
             output=output,
             rate_hz=rate_hz,
             max_size=max_size,

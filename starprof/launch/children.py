@@ -76,7 +76,14 @@ def start_job(command: Sequence[str], environment: Mapping[str, str], mask: Iter
         return spawn([_SHELL, *command])
 
 
-def start_helper(argv: Sequence[str], environment: Mapping[str, str], *, log: Path, stdout: int | None = None) -> Child:
+def start_helper(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    log: Path,
+    stdin: int | None = None,
+    stdout: int | None = None,
+) -> Child:
     """Start a process of ours: low priority, out of the terminal's reach, its complaints in `log`.
 
     It inherits no descriptor: a helper that outlives us must not keep a pipe of the user open.
@@ -85,6 +92,7 @@ def start_helper(argv: Sequence[str], environment: Mapping[str, str], *, log: Pa
         argv: its command line.
         environment: its environment.
         log: file that gets its stderr (and its stdout, unless `stdout` is given).
+        stdin: descriptor for its standard input; none given: it reads nothing.
         stdout: descriptor for its standard output.
 
     Raises:
@@ -92,7 +100,7 @@ def start_helper(argv: Sequence[str], environment: Mapping[str, str], *, log: Pa
     """
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     actions: list[tuple[object, ...]] = [
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0) if stdin is None else (os.POSIX_SPAWN_DUP2, stdin, 0),
         (os.POSIX_SPAWN_OPEN, 2, str(log), append, 0o644),
         (os.POSIX_SPAWN_DUP2, 2 if stdout is None else stdout, 1),
         *((os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable_descriptors()),

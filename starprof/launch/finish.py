@@ -6,13 +6,16 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from starprof.launch import ingest, runinfo, signals
 from starprof.launch.agent import AgentKeeper
+from starprof.launch.children import Child
 from starprof.launch.console import last_line, say
-from starprof.launch.ingest import IngestRunner
+from starprof.launch.ingest import IngestRunner, LastFold
 from starprof.launch.journal import Journal
 from starprof.launch.link import Link
 from starprof.launch.plan import Plan
@@ -47,7 +50,10 @@ class Finish:
     def run(self) -> None:
         """Do it all."""
         self._agent.ask_to_stop()
-        runinfo.write(self._plan.spool.run_json, self._info)
+        # Loading the ingester takes longer than all the rest: it does so while the agent drains the rings.
+        last = LastFold.prepare(self._ingest) if self._link.holds_run_file else None
+        with suppress(OSError):  # a full disk: the run then lacks its end, and the ingester says why
+            runinfo.write(self._plan.spool.run_json, self._info)
         if not self._until(lambda: not self._agent.running(), AGENT_PATIENCE_S):
             self._agent.kill()
         self._journal.flush()
@@ -56,15 +62,15 @@ class Finish:
         self._link.close()
         for remark in self._link.remarks():
             say(remark)
-        if self._link.holds_run_file:
-            self._fold_in()
+        if last is not None:
+            self._fold_in(last)
         elif self._link.complete():
             shutil.rmtree(self._plan.spool.root, ignore_errors=True)
         else:
             self._keep_for_merge()
 
-    def _fold_in(self) -> None:
-        result = self._final_ingest()
+    def _fold_in(self, last: LastFold) -> None:
+        result = self._final_ingest(last)
         if result is None:
             return
         ranks, steps = result.get("ranks", 0), result.get("steps", 0)
@@ -76,27 +82,32 @@ class Finish:
             say(_why_no_step(ranks))
 
     def _keep_for_merge(self) -> None:
-        if self._final_ingest() is not None:
+        if self._final_ingest(LastFold.prepare(self._ingest)) is not None:
             say(f"add them on node 0's run: starprof merge NODE0.starprof {_shown(self._plan.path)} -o RUN")
 
-    def _final_ingest(self) -> dict[str, int] | None:
+    def _final_ingest(self, last: LastFold) -> dict[str, int] | None:
         """Fold everything in; None when that did not work (the user has been told)."""
         self._until(lambda: not self._ingest.running())
-        for _ in range(ingest.FINAL_TRIES):
+        for attempt in range(ingest.FINAL_TRIES):
+            fold = last if attempt == 0 else LastFold.prepare(self._ingest)
+            fold.go()
+            if not self._until(partial(_ended, fold.child)):
+                fold.child.send(signal.SIGKILL)
+            result = fold.result()
+            if result:
+                self._remove_spool(result)
+                return result
             if self._hurried:
                 break
-            failures = self._ingest.failures
-            output = self._ingest.start_final()
-            if not self._until(lambda: not self._ingest.running()):
-                self._ingest.kill()
-                self._until(lambda: not self._ingest.running(), AGENT_PATIENCE_S)
-            result = ingest.read_result(output)
-            if self._ingest.failures <= failures and result:
-                return result
         why = "interrupted" if self._hurried else last_line(self._log) or "the ingester was killed"
         name = _shown(self._plan.path)
         say(f"not everything is in {name} yet ({why}); nothing is lost: `starprof summary {name}` folds it in")
         return None
+
+    def _remove_spool(self, result: dict[str, int]) -> None:
+        """Everything is in the run file: nothing is left to fold in, unless somebody still writes."""
+        if not result.get("left"):
+            shutil.rmtree(self._plan.spool.root, ignore_errors=True)
 
     def _until(self, done: Callable[[], bool], patience_s: float = float("inf")) -> bool:
         """Wait until `done`; False when the patience ran out or the user wants us to leave."""
@@ -108,6 +119,10 @@ class Finish:
             if self._hurried or time.monotonic() > deadline_s:
                 return done()
         return True
+
+
+def _ended(child: Child) -> bool:
+    return not child.running()
 
 
 def _why_no_step(ranks: int) -> str:

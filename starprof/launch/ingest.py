@@ -1,4 +1,4 @@
-"""Runs the ingester: a short process that folds the spool into the run file; never two at a time."""
+"""Runs the ingester: a short process that folds the spool into the run file; never two at work at a time."""
 
 from __future__ import annotations
 
@@ -63,32 +63,70 @@ class IngestRunner:
         self._last_s = time.monotonic()
         return False
 
-    def start_final(self) -> int:
-        """Start the last ingester; returns the descriptor from which its result is read.
-
-        Raises:
-            OSError: it can't be started.
-        """
-        reader, writer = os.pipe2(os.O_CLOEXEC)
-        try:
-            self._start("--final", stdout=writer)
-        except OSError:
-            os.close(reader)
-            raise
-        finally:
-            os.close(writer)
-        return reader
-
     def kill(self) -> None:
         """End the ingester; the spool still holds whatever it had not committed."""
         if self._child is not None:
             self._child.send(signal.SIGKILL)
 
-    def _start(self, *flags: str, stdout: int | None = None) -> None:
-        limit = () if self.max_size_bytes is None else ("--max-size", str(self.max_size_bytes))
-        argv = helper_argv("starprof.store.ingest", str(self.spool.root), str(self.run_file), *limit, *flags)
+    def _start(self) -> None:
+        argv = helper_argv("starprof.store.ingest", *self.arguments)
         self._last_s = time.monotonic()
-        self._child = start_helper(argv, self.environment, log=self.log, stdout=stdout)
+        self._child = start_helper(argv, self.environment, log=self.log)
+
+    @property
+    def arguments(self) -> list[str]:
+        """What to fold, and into what."""
+        limit = [] if self.max_size_bytes is None else ["--max-size", str(self.max_size_bytes)]
+        return [str(self.spool.root), str(self.run_file), *limit]
+
+
+@dataclass
+class LastFold:
+    """The last run, of a process that is started early and waits for the word."""
+
+    child: Child
+    _go: int
+    _result: int
+
+    @classmethod
+    def prepare(cls, runner: IngestRunner) -> LastFold:
+        """Start it; it loads what it needs and then waits.
+
+        Raises:
+            OSError: it can't be started.
+        """
+        go_reader, go_writer = os.pipe2(os.O_CLOEXEC)
+        result_reader, result_writer = os.pipe2(os.O_CLOEXEC)
+        try:
+            argv = helper_argv("starprof.launch.lastfold", *runner.arguments)
+            child = start_helper(argv, runner.environment, log=runner.log, stdin=go_reader, stdout=result_writer)
+        except OSError:
+            os.close(go_writer)
+            os.close(result_reader)
+            raise
+        finally:
+            os.close(go_reader)
+            os.close(result_writer)
+        return cls(child, go_writer, result_reader)
+
+    def go(self) -> None:
+        """Let it fold."""
+        try:
+            os.write(self._go, b"go\n")
+        except BrokenPipeError:
+            return  # it was killed: that shows in the result
+        finally:
+            os.close(self._go)
+
+    def result(self) -> dict[str, int]:
+        """Counts that it printed; empty when it failed. Only once, after its end."""
+        with os.fdopen(self._result, "rb") as pipe:
+            text = pipe.read(_RESULT_BYTES)
+        try:
+            found: dict[str, int] = json.loads(text)
+        except ValueError:
+            return {}
+        return found
 
 
 def sealed_bytes(spool: Spool) -> int:
@@ -102,14 +140,3 @@ def sealed_bytes(spool: Spool) -> int:
     except OSError:  # a segment that is folded in while we look is no news
         pass
     return total
-
-
-def read_result(descriptor: int) -> dict[str, int]:
-    """What the final ingester printed: a JSON object with counts; empty when it was killed."""
-    with os.fdopen(descriptor, "rb") as pipe:
-        text = pipe.read(_RESULT_BYTES)
-    try:
-        result = json.loads(text)
-    except ValueError:
-        return {}
-    return {k: v for k, v in result.items() if isinstance(v, int)} if isinstance(result, dict) else {}

@@ -1,0 +1,56 @@
+"""The last ingester run of a recording, as a process that gets ready while the agent still stops.
+
+    python -m starprof.launch.lastfold SPOOL RUN [--max-size BYTES]
+
+It imports what it needs (the slow part), waits for `go` on its standard input, folds everything in, and prints one
+JSON object: {"ranks": ..., "steps": ..., "left": files of the spool that are not done with}. Closing its input
+without `go`, as our death does, ends it with nothing done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from starprof.errors import StarprofError
+from starprof.spool.layout import Spool
+from starprof.store.ingest import fold
+from starprof.store.runfile import RunFile
+
+GO = b"go\n"
+WAIT_S = 30.0
+"""For a reader that has the run file open at this moment."""
+
+
+def main(argv: list[str]) -> int:
+    """Fold in when told to; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m starprof.launch.lastfold")
+    parser.add_argument("spool", type=Path)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--max-size", type=int)
+    chosen = parser.parse_args(argv)
+    if sys.stdin.buffer.readline() != GO:
+        return 1
+    try:
+        report = fold(Spool(chosen.spool), chosen.run, final=True, wait_s=WAIT_S, max_size_bytes=chosen.max_size)
+        counts = _counts(chosen.run)
+    except StarprofError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    sys.stdout.write(json.dumps({**counts, "left": len(report.left) + len(report.damaged)}))
+    return 0
+
+
+def _counts(run_file: Path) -> dict[str, int]:
+    """Ranks seen, and steps of the job over all attempts."""
+    with RunFile.open_read_only(run_file, wait_s=WAIT_S) as run:
+        ((ranks, steps),) = run.query(
+            "SELECT (SELECT count(DISTINCT rank) FROM rank), (SELECT count(DISTINCT (attempt, step)) FROM step)"
+        )
+    return {"ranks": ranks, "steps": steps}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
