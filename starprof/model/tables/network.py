@@ -9,7 +9,7 @@ NIC_SAMPLE = Table(
     (
         NODE_KEY,
         AT,
-        key("nic", "id, see table nic"),
+        key("nic", "id, see table nic; the same after a restart of the agent"),
         counter("rx_bytes", "received"),
         counter("tx_bytes", "sent"),
         counter("rx_packets", "packets received"),
@@ -23,6 +23,11 @@ NIC_SAMPLE = Table(
         counter("qdisc_backlog_drops", "drops of the root queue discipline"),
         gauge("qdisc_backlog_bytes", "bytes waiting in the root queue discipline"),
         counter("qdisc_overlimits", "times the root queue discipline held packets back"),
+        counter("rx_pause_frames", "pause frames received, all priorities (802.3x and PFC), NULL when not counted"),
+        counter("tx_pause_frames", "pause frames sent, all priorities"),
+        counter("rx_prio0_packets", "packets received in priority 0, the class without PFC by default"),
+        counter("rx_other_prio_packets", "packets received in priorities 1 to 7"),
+        counter("xmit_wait_ticks", "InfiniBand: ticks with data to send but no credit or turn to send it"),
     ),
     packed=True,
     sampled=True,
@@ -31,12 +36,16 @@ NIC_SAMPLE = Table(
 NIC = Table(
     18,
     "nic",
-    "The interfaces of nic_sample.",
+    "The interfaces of nic_sample. Written again when something changes: the last row of an id is valid.",
     (
         NODE_KEY,
         key("nic", "id"),
         text("name", "interface or port name"),
-        text("type", "ethernet, bond, bond-member, virtual, loopback, infiniband"),
+        text(
+            "type",
+            "ethernet, bond, bond-member, virtual, loopback, infiniband; a bond counts its members again, virtual ones "
+            "what passes below them",
+        ),
         text("master", "bond or bridge it belongs to"),
         text("qdisc", "root queue discipline"),
         text("addresses", "IP addresses, comma separated"),
