@@ -57,6 +57,7 @@ class Metric:
         scale: factor from the series' unit to the drawn one.
         causes: findings with one of these causes show it at once; with others it waits folded.
         always: shown at once whatever the cause.
+        zero: the drawn axis reaches down to zero.
     """
 
     key: str
@@ -67,6 +68,7 @@ class Metric:
     scale: float = 1.0
     causes: frozenset[str] = frozenset()
     always: bool = False
+    zero: bool = True
 
 
 def _frame(run: RunData, clock: Clock, table: str) -> pd.DataFrame | None:
@@ -279,9 +281,9 @@ METRICS: tuple[Metric, ...] = (
         1.0,
         NETWORK_CAUSES,
     ),
-    Metric("sm-clock", "GPU clock", "MHz", "rank", _of_gpus("sm_clock_mhz"), 1.0, GPU_CAUSES),
-    Metric("power", "GPU power", "W", "rank", _of_gpus("power_w"), 1.0, GPU_CAUSES),
-    Metric("temperature", "GPU temperature", "°C", "rank", _of_gpus("temperature_c"), 1.0, GPU_CAUSES),
+    Metric("sm-clock", "GPU clock", "MHz", "rank", _of_gpus("sm_clock_mhz"), 1.0, GPU_CAUSES, zero=False),
+    Metric("power", "GPU power", "W", "rank", _of_gpus("power_w"), 1.0, GPU_CAUSES, zero=False),
+    Metric("temperature", "GPU temperature", "°C", "rank", _of_gpus("temperature_c"), 1.0, GPU_CAUSES, zero=False),
     Metric("gpu-util", "GPU busy (says nothing about progress)", "%", "rank", _of_gpus("util_pct")),
     Metric(
         "disk-read",

@@ -174,6 +174,11 @@ def gain(finding: Finding, total_seconds: float) -> str:
     return f"{saved}; the steps concerned get {times(finding.slowdown)} faster" if finding.slowdown > 1 else saved
 
 
+def sentence(text: str) -> str:
+    """With a capital first letter."""
+    return text[:1].upper() + text[1:]
+
+
 def times(ratio: float) -> str:
     """A ratio, with the multiplication sign: 1.42x."""
     return f"{ratio:.2f}{TIMES}" if ratio < 10 else f"{ratio:.0f}{TIMES}"
@@ -207,7 +212,7 @@ def milliseconds(us: float) -> str:
         return UNKNOWN
     ms = us / 1e3
     digits = 0 if abs(ms) >= 100 else 1 if abs(ms) >= 10 else 2
-    return f"{ms:,.{digits}f} ms"
+    return f"{round(ms, digits) + 0.0:,.{digits}f} ms"
 
 
 def mebibytes(count: float) -> str:

@@ -58,15 +58,33 @@
       ...(extra.xaxis2 ? { xaxis2: { ...axis, ...extra.xaxis2 } } : {}),
     };
   }
-  const title = (text) => ({ text, standoff: 8, font: { size: 12.5, color: css("--soft") } });
+  const title = (text) => ({ text, font: { size: 12.5, color: css("--soft") } });
 
   // ---- rank x step ----
-  function rankTicks(ranks, culprits, height) {
+  // Rows lie at y = 0 downwards, one unit each; culprits among many rows are taller, to be seen at a glance.
+  function rowEdges(spec, height) {
+    const rows = spec.ranks.length;
+    const tall = rows <= spec.tallFrom ? 1 : Math.max(1, Math.min(14, height / (4 * spec.culprits.length)) * rows / height);
+    const edges = [0];
+    spec.ranks.forEach((_, row) => edges.push(edges[row] + (spec.culprits.includes(row) ? tall : 1)));
+    return edges;
+  }
+
+  function rankTicks(ranks, culprits, height, centres) {
     const every = Math.max(1, 2 ** Math.ceil(Math.log2(ranks.length * 15 / height)));
     const near = (row) => culprits.some((c) => c !== row && Math.abs(c - row) < every * 0.8);
     const rows = ranks.map((_, row) => row).filter((row) => culprits.includes(row) || (row % every === 0 && !near(row)));
-    return { tickvals: rows, ticktext: rows.map((row) => culprits.includes(row) ? accented(`rank ${ranks[row]}`)
+    return { tickvals: rows.map((row) => centres[row]), ticktext: rows.map((row) => culprits.includes(row) ? accented(`rank ${ranks[row]}`)
       : plain(row === 0 || ranks.length <= 40 ? `rank ${ranks[row]}` : ranks[row])) };
+  }
+
+  function scale(view, colors) {
+    const node = document.getElementById("heatmap-scale");
+    const digits = view.high - view.low < 10 ? 1 : 0;
+    const bar = document.createElement("span");
+    bar.className = "ramp";
+    bar.style.background = `linear-gradient(to right, ${colors.join(", ")})`;
+    node.replaceChildren(view.low.toFixed(digits), bar, `${view.high.toFixed(digits)} ${view.about}`);
   }
 
   function heatmap(data, spec, node) {
@@ -80,43 +98,43 @@
     const medians = data.array(view.medians);
     const x = firsts.map((first) => first + half - 0.5);
     const label = spec.width > 1 ? `steps %{customdata}` : "step %{x}";
+    const edges = rowEdges(spec, height);
+    const centres = spec.ranks.map((_, row) => (edges[row] + edges[row + 1]) / 2);
     const traces = [{
-      type: "heatmap", z: data.matrix(view.z), x, y: names, zmin: view.low, zmax: view.high,
+      type: "heatmap", z: data.matrix(view.z), x, y: edges, text: names.map((name) => Array(x.length).fill(name)), zmin: view.low, zmax: view.high,
       colorscale: colors.map((color, at) => [at / (colors.length - 1), color]), ygap: few ? 2 : 0, xgap: 0,
-      hovertemplate: `rank %{y}, ${label}<br><b>%{z:,.3~f}</b> ${plain(view.about)}<extra></extra>`,
-      colorbar: { orientation: "h", thickness: 9, len: Math.min(0.9, 300 / node.clientWidth), lenmode: "fraction", x: 0, xanchor: "left",
-        y: 1, yanchor: "bottom", ypad: 8, xpad: 0, outlinewidth: 0, nticks: 5, ticks: "", tickfont: { size: 11.5, color: css("--soft") },
-        title: { text: plain(view.about), side: "top", font: { size: 12.5, color: css("--soft") } } },
+      showscale: false, hovertemplate: `rank %{text}, ${label}<br><b>%{z:,.3~f}</b> ${plain(view.about)}<extra></extra>`,
     }];
+    scale(view, colors);
     if (spec.width > 1) {
       const bins = firsts.map((first) => `${first}-${Math.min(first + spec.width - 1, spec.lastStep)}`);
       traces[0].customdata = spec.ranks.map(() => bins);
     }
     const bars = !narrow(node);
     if (bars) {
-      traces.push({ type: "bar", orientation: "h", y: names, x: Array.from(medians), xaxis: "x2", width: few ? 0.62 : 1,
+      traces.push({ type: "bar", orientation: "h", y: centres, text: names, textposition: "none", x: Array.from(medians), xaxis: "x2",
+        width: centres.map((_, row) => (edges[row + 1] - edges[row]) * (few ? 0.62 : 1)),
         marker: { color: spec.ranks.map((_, row) => spec.culprits.includes(row) ? css("--accent") : css("--peer-band")), line: { width: 0 } },
-        hovertemplate: `rank %{y}<br><b>%{x:,.3~f}</b> ${plain(view.about)}, median<extra></extra>` });
+        hovertemplate: `rank %{text}<br><b>%{x:,.3~f}</b> ${plain(view.about)}, median<extra></extra>` });
     }
     const shapes = [], annotations = [];
     const left = spec.window ? spec.window[0] - 0.5 : firsts[0] - 0.5;
     const right = (spec.window ? spec.window[1] : spec.lastStep) + 0.5;
     for (const row of spec.culprits.slice(0, 16)) {
-      const pad = few ? 0.5 : Math.max(0.5, rows / 120);
-      shapes.push({ type: "rect", x0: left, x1: right, y0: row - pad, y1: row + pad, xref: "x", yref: "y",
-        line: { color: css("--ink"), width: few ? 2 : 1.2 }, fillcolor: "rgba(0,0,0,0)" });
+      shapes.push({ type: "rect", x0: left, x1: right, y0: edges[row], y1: edges[row + 1], xref: "x", yref: "y",
+        line: { color: css("--ink"), width: few ? 2 : 1.4 }, fillcolor: "rgba(0,0,0,0)" });
     }
     if (spec.window) {
       shapes.push({ type: "line", x0: left, x1: left, xref: "x", yref: "paper", y0: 0, y1: 1, line: { color: css("--ink"), width: 1, dash: "dot" } });
       const late = (left - firsts[0]) / (spec.lastStep - firsts[0] + 1) > 0.7;
-      annotations.push({ x: left, xref: "x", y: 0, yref: "paper", yanchor: "top", yshift: -24, xanchor: late ? "right" : "left", showarrow: false,
-        text: `<b>from step ${spec.window[0]}</b>`, font: { size: 12.5, color: css("--ink") } });
+      annotations.push({ x: left, xref: "x", y: 1, yref: "paper", yanchor: "bottom", yshift: 1, xanchor: late ? "right" : "left", xshift: late ? 4 : -4,
+        showarrow: false, text: `<b>from step ${spec.window[0]}</b>`, font: { size: 12.5, color: css("--ink") } });
     }
     const end = bars ? 0.87 : 1;
     return Plotly.react(node, traces, layout(node, {
-      height: height + 112, margin: { l: 8, r: 12, t: 58, b: 54 }, shapes, annotations,
+      height: height + 72, margin: { l: 8, r: 12, t: 24, b: 48 }, shapes, annotations,
       xaxis: { domain: [0, end], range: [firsts[0] - 0.5, spec.lastStep + 0.5], showgrid: false, title: title("step"), nticks: narrow(node) ? 5 : 10 },
-      yaxis: { type: "category", range: [rows - 0.5, -0.5], showgrid: false, ...rankTicks(spec.ranks, spec.culprits, height) },
+      yaxis: { range: [edges[rows], 0], showgrid: false, ...rankTicks(spec.ranks, spec.culprits, height, centres) },
       ...(bars ? { xaxis2: { domain: [0.885, 1], side: "bottom", nticks: 3, rangemode: "tozero", title: title("median, ms"), anchor: "y" } } : {}),
     }), config);
   }
@@ -136,7 +154,7 @@
       customdata: rows.map((row) => [100 * at(row, index) / step(row), step(row)]),
       showlegend: rows.some((row) => at(row, index) >= spec.legendFrom * step(row)),
       marker: { color: span.key === "blocked" ? css("--pale") : SPAN_COLORS[span.key][shade], line: { width: 0 },
-        pattern: span.key === "unaccounted" ? { shape: ".", size: 5, solidity: 0.25, fgcolor: css("--paper") } : {} },
+        pattern: span.key === "unaccounted" ? { shape: "/", size: 5, solidity: 0.3, fillmode: "overlay", fgcolor: css("--paper") } : {} },
       hovertemplate: `%{y}: ${plain(span.label)}<br><b>%{x:,.3~f} ms</b>, %{customdata[0]:.1f} % of %{customdata[1]:,.1f} ms<extra></extra>`,
     }));
     const culprit = (row) => spec.culprits.includes(row);
@@ -176,7 +194,8 @@
     chart.lines.forEach((line, at) => traces.push({ type: "scatter", mode: "lines", x, y: numbers(line.y),
       line: { color: css(["--accent", "--culprit-2", "--culprit-3"][at]), width: 2.2 }, hovertemplate: hover(line.name) }));
     const shapes = spec.window ? [{ type: "rect", xref: "x", yref: "paper", x0: spec.window[0], x1: spec.window[1], y0: 0, y1: 1,
-      fillcolor: css("--accent-wash"), line: { width: 0 }, layer: "below" }] : [];
+      fillcolor: css("--shade"), line: { width: 0 }, layer: "below" },
+      { type: "line", xref: "x", yref: "paper", x0: spec.window[0], x1: spec.window[0], y0: 0, y1: 1, line: { color: css("--ink"), width: 1, dash: "dot" } }] : [];
     return Plotly.react(node, traces, layout(node, {
       height: 200, margin: { l: 8, r: 8, t: 8, b: 8 }, shapes, hovermode: "x unified",
       xaxis: { range: [0, spec.end], showgrid: false, nticks: 7, ticksuffix: " s", hoverformat: ",.1f" },

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from starprof.reports import facts
+from starprof.reports import facts, words
 from starprof.reports.markup import Section, chart, text
 from starprof.reports.material import Material
 from starprof.reports.metrics import METRICS, Metric
@@ -25,6 +25,8 @@ def render(material: Material) -> Section | None:
     drawn = [(metric, series) for metric in METRICS if (series := metric.series(material.run, times)) is not None]
     if not drawn:
         return None
+    idle = [metric.title for metric, series in drawn if _idle(series)]
+    drawn = [(metric, series) for metric, series in drawn if not _idle(series)]
     charts = [_spec(material, metric, series, origin) for metric, series in drawn]
     opened = [at for at, (metric, _) in enumerate(drawn) if _tells(material, metric)]
     opened = opened or list(range(min(OPEN_WITHOUT_FINDING, len(drawn))))
@@ -34,7 +36,7 @@ def render(material: Material) -> Section | None:
         "window": _window(material, times, origin),
         "end": (end - origin) / 1e9,
     }
-    return Section("counters", "Counters over time", _body(material, charts, opened, times), spec)
+    return Section("counters", "Counters over time", _body(charts, opened, _notes(material, times, idle)), spec)
 
 
 def _tells(material: Material, metric: Metric) -> bool:
@@ -80,6 +82,7 @@ def _spec(material: Material, metric: Metric, series: Series, origin: float) -> 
         "key": metric.key,
         "title": metric.title,
         "unit": metric.unit,
+        "zero": metric.zero,
         "x": material.pack.array((middle - origin) / 1e9),
         "lines": [
             {"name": f"{metric.per} {entity}", "y": material.pack.array(series.values[entity] * metric.scale)}
@@ -109,20 +112,32 @@ def _band(peers: Floats) -> tuple[Floats, Floats, Floats]:
     return bottom, middle, top
 
 
-def _body(material: Material, charts: list[dict[str, Any]], opened: list[int], times: Clock) -> str:
+def _idle(series: Series) -> bool:
+    """Nothing but zeros: a sentence tells that better than a chart."""
+    return not any(np.nan_to_num(values).any() for values in series.values.values())
+
+
+def _notes(material: Material, times: Clock, idle: list[str]) -> list[str]:
     notes = ["Strong line: the culprit. Thin line and band: median and spread of its peers."]
     if not material.culprits:
         notes = ["Line and band: median and spread over all ranks or nodes."]
     if material.finding is not None and material.windowed:
         notes.append(f"Shaded: {material.window_words}.")
     if times.aligned:
-        nodes = ", ".join(f"n{node}" for node in times.aligned)
-        notes.append(f"The clock of {nodes} was not calibrated: its first step is laid on node 0's.")
+        nodes = words.some(tuple(f"n{node}" for node in times.aligned))
+        notes.append(f"Not calibrated against node 0, laid on its first step instead: clock of {nodes}.")
+    if idle:
+        notes.append(f"Zero throughout: {', '.join(idle)}.")
+    return notes
+
+
+def _body(charts: list[dict[str, Any]], opened: list[int], notes: list[str]) -> str:
+    """Charts that tell about the cause, and the others folded."""
 
     def figures(which: list[int]) -> str:
         return "".join(
             f'<figure class="small"><figcaption>{text(charts[at]["title"])} <span class="unit">'
-            f"{text(charts[at]['unit'])}</span></figcaption>"
+            f"{text(charts[at]['unit'])}</span>{_legend(charts[at])}</figcaption>"
             f"{chart('counter-' + charts[at]['key'], charts[at]['title'] + ' over time')}</figure>"
             for at in which
         )
@@ -135,3 +150,11 @@ def _body(material: Material, charts: list[dict[str, Any]], opened: list[int], t
         else ""
     )
     return f'<p class="note">{text(" ".join(notes))}</p><div class="multiples">{figures(opened)}</div>{more}'
+
+
+def _legend(spec: dict[str, Any]) -> str:
+    """Names of the lines in their colours; beside the title, where they can't cover the lines."""
+    keys = [(f"line-{at}", line["name"]) for at, line in enumerate(spec["lines"])]
+    if "mid" in spec:
+        keys.append(("peers", spec["peersName"]))
+    return "".join(f'<span class="key {name}">{text(label)}</span>' for name, label in keys)

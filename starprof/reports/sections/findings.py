@@ -18,23 +18,26 @@ def render(material: Material) -> Section | None:
 
 
 def _card(number: int, finding: Finding, total: float) -> str:
-    title = words.CAUSE_TITLES.get(finding.cause, finding.cause)
-    blamed = words.who(finding)
+    cause = words.CAUSE_TITLES.get(finding.cause, finding.cause)
+    title = f"{words.who(finding)}: {cause}" if finding.ranks or finding.nodes else cause
+    blame = "" if finding.ranks or finding.nodes else "no rank to blame"
     tags = "".join(
-        f'<span class="tag">{text(tag)}</span>' for tag in (finding.kind, words.since(finding), *_roles(finding)) if tag
+        f'<span class="tag">{text(tag)}</span>'
+        for tag in (finding.kind, words.since(finding), *_roles(finding), blame)
+        if tag
     )
     rows = (
         ("Evidence", _evidence(finding)),
         ("Cause", _cause(finding)),
         ("Action", text(finding.action)),
-        ("Expected gain", text(words.gain(finding, total))),
+        ("Expected gain", text(words.sentence(words.gain(finding, total)))),
         ("How to verify", text(finding.verify)),
         ("Next", text(finding.next)),
     )
     told = "".join(f"<dt>{name}</dt><dd>{body}</dd>" for name, body in rows if body)
     return (
         f'<article class="card"><header><span class="number">{number}</span>'
-        f"<h3>{text(blamed[:1].upper() + blamed[1:])}: {text(title)}</h3>{tags}</header><dl>{told}</dl></article>"
+        f"<h3>{text(words.sentence(title))}</h3>{tags}</header><dl>{told}</dl></article>"
     )
 
 
@@ -53,8 +56,8 @@ def _cause(finding: Finding) -> str:
     if finding.cause_share > 0:
         # A meter says the share at a glance, the words say it to everybody.
         told += (
-            f" explains {text(words.percent(finding.cause_share))} of the slowdown "
-            f'<meter min="0" max="1" value="{min(finding.cause_share, 1):.3f}"></meter>'
+            f" explains {text(words.percent(finding.cause_share))} of the slowdown"
+            f'<span class="meter"><i style="width:{100 * min(finding.cause_share, 1):.0f}%"></i></span>'
         )
     if finding.onset_interval is not None:
         first, last = finding.onset_interval

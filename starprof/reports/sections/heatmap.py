@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from starprof.reports import facts
+from starprof.reports import facts, words
 from starprof.reports.facts import Matrix
 from starprof.reports.markup import Section, chart, text
 from starprof.reports.material import Material
@@ -15,6 +15,7 @@ from starprof.reports.pack import peak_bins
 BINS_AT_MOST = 1000  # about the pixels of the widest chart
 LEAST_SPAN = 0.1  # of a step: smaller differences stay pale, so that noise never looks like a fault
 HEADROOM = 1.15
+TALL_FROM = 40  # ranks: from here on the page draws a culprit's row taller than the others
 
 
 def render(material: Material) -> Section | None:
@@ -33,6 +34,7 @@ def render(material: Material) -> Section | None:
         "lastStep": int(steps[-1]),
         "views": views,
         "culprits": material.culprits,
+        "tallFrom": TALL_FROM,
         "window": _marks(material),
     }
     return Section("heatmap", "Every rank, every step", _body(material, views, width), spec)
@@ -61,9 +63,12 @@ def _body(material: Material, views: list[dict[str, Any]], width: int) -> str:
         notes.append(f"Only {views[0]['name'].lower()} can be shown: the other measure was not recorded.")
     if width > 1:
         notes.append(f"Each column is the largest of {width} steps, so no spike is lost.")
+    if len(material.run.ranks) > TALL_FROM and material.culprits:
+        notes.append("Rows of culprits are drawn taller.")
     notes.append("Blank: no record.")
     return (
-        f'<fieldset class="switch js"><legend>Show</legend>{switch}</fieldset>'
+        f'<div class="controls"><fieldset class="switch js"><legend>Show</legend>{switch}</fieldset>'
+        '<span class="scale js" id="heatmap-scale"></span></div>'
         f"{chart('heatmap', 'Heatmap of ' + views[0]['name'].lower() + ' by rank and step')}"
         f'<p class="note">{text(" ".join(notes))}</p><p class="note">{text(_reading(material))}</p>'
     )
@@ -75,12 +80,12 @@ def _reading(material: Material) -> str:
     named = [f"rank {material.run.ranks[row].rank}" for row in material.culprits[:6]]
     if not named or not np.isfinite(late[material.culprits]).any():
         return ""
-    worst = float(np.nanmax(late[material.culprits]) / 1e3)
+    worst = np.nanmax(late[material.culprits])
     others = np.delete(late, material.culprits)
     with facts.quiet():
-        rest = float(np.nanmedian(others) / 1e3) if others.size else float("nan")
-    told = f"In {material.window_words} {', '.join(named)} arrived {worst:,.1f} ms after the reference (median)"
-    return f"{told}, the others {rest:,.1f} ms." if np.isfinite(rest) else f"{told}."
+        rest = np.nanmedian(others) if others.size else np.nan
+    told = f"In {material.window_words} {', '.join(named)} arrived {words.milliseconds(worst)} after the reference"
+    return f"{told} (median), the others {words.milliseconds(rest)}." if np.isfinite(rest) else f"{told} (median)."
 
 
 def _late(material: Material) -> dict[str, Any] | None:

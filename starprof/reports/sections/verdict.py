@@ -12,7 +12,7 @@ def render(material: Material) -> Section:
     """Kicker, headline, what it costs, and up to four figures."""
     verdict, total = material.verdict, material.total_seconds
     told = words.headline(verdict, total)
-    title = told.who[:1].upper() + told.who[1:]
+    title = words.sentence(told.who)
     lines = [line for line in (_why(material.finding, told.why), verdict.reason) if line]
     told_once = "".join(f'<p class="lead">{text(line)}</p>' for line in dict.fromkeys(lines))
     tiles = "".join(
@@ -31,9 +31,9 @@ def render(material: Material) -> Section:
 def _why(finding: Finding | None, why: str) -> str:
     """The cause as a sentence with its name in the vocabulary; without a finding, what the verdict says."""
     if finding is None or not why.startswith(finding.cause):
-        return why[:1].upper() + why[1:]
+        return words.sentence(why)
     title = words.CAUSE_TITLES.get(finding.cause, finding.cause)
-    return f"{title[:1].upper()}{title[1:]} ({finding.cause}), {words.since(finding)}".removesuffix(", ") + "."
+    return f"{words.sentence(title)} ({finding.cause}), {words.since(finding)}".removesuffix(", ") + "."
 
 
 def _tiles(material: Material) -> list[tuple[str, str]]:
