@@ -162,6 +162,20 @@ def rank_frame(stem: str, generation: int, description: Mapping[str, Any]) -> Fr
     return json_frame(RANK, stem + RANK_STREAM, generation // 2 - 1, [cells])
 
 
+def is_mapped(path: Path) -> bool:
+    """Does the process that a ring is named after (`n<node>-<pid>-<start ns>`) still map it?
+
+    A process id that meanwhile belongs to somebody else does not map the ring, or may not be looked at.
+    """
+    pid = path.stem.split("-")[1:2]
+    try:
+        inode = str(path.stat().st_ino)
+        maps = Path("/proc", *pid, "maps").read_text()
+    except (OSError, UnicodeDecodeError):
+        return False
+    return any(line.split(None, 5)[4] == inode for line in maps.splitlines())
+
+
 def _check_header(path: Path, data: mmap.mmap) -> int:
     """Number of slots of a ring that this version can read."""
     if len(data) < ring.HEADER_BYTES:

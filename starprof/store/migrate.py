@@ -1,0 +1,26 @@
+"""Steps that bring an older run file to the current schema, one for each version.
+
+Version 0 is the layout from before the first release: step records had neither the user's named spans nor the
+hook's own time. Migrations run only when a file is opened for writing; a reader of an old file sees NULL in
+the columns that it lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from starprof.model.schema import SCHEMA_VERSION
+
+MIGRATIONS: dict[int, tuple[str, ...]] = {
+    0: (
+        "ALTER TABLE step ADD COLUMN user_us BIGINT",
+        "ALTER TABLE step ADD COLUMN hook_ns BIGINT",
+    ),
+}
+"""Schema version -> the DDL that leads to the next one."""
+
+
+def statements(from_version: int) -> Iterator[str]:
+    """DDL from a version to the current one; nothing when it is current."""
+    for version in range(from_version, SCHEMA_VERSION):
+        yield from MIGRATIONS[version]

@@ -1,0 +1,286 @@
+"""Reads a run: makes sure the file is complete, then turns its tables into arrays and frames.
+
+A recording that was interrupted leaves its spool beside the file; whoever reads first folds it in. While a
+recorder is at work nothing is touched: the reader looks at a copy of what was folded in so far, and says so.
+"""
+# ruff: noqa: S608 - names in statements are the schema's own
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from starprof.errors import NoDataError, RunFileError, SpoolError
+from starprof.model.rundata import RankInfo, RunData, Steps
+from starprof.model.schema import BY_NAME, TABLES
+from starprof.model.tables.job import STEP
+from starprof.spool.layout import SPOOL_SUFFIX, Spool
+from starprof.store.ingest import fold, ingester_lock
+from starprof.store.runfile import RunFile
+
+READER_WAIT_S = 10.0
+SAMPLE_ROWS_MAX = 4_000_000
+"""Rows of one sampled table that are read; of longer ones every n-th tick, which costs cumulative counters nothing."""
+
+DICTIONARIES = ("nic", "tcp", "cgroup", "process", "gpu", "disk")
+STEP_VALUES = tuple(n for n in STEP.names if n not in {"attempt", "rank", "step", "start_mono_ns"})
+_CHUNK_ROWS = 250_000
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A run file that is open for reading; `note` is what the user should know about its state, or empty."""
+
+    run: RunFile
+    note: str
+
+
+def load_run(path: Path, attempt: int | None = None) -> RunData:
+    """Read a run; the attempt with the most steps unless one is asked for.
+
+    `info` holds the row of table `run`, and `file`, `attempts` (all numbers) and `note` (see `Reading`).
+
+    Raises:
+        RunFileError: the file can't be read.
+        NoDataError: it holds no such attempt.
+    """
+    with open_for_reading(path) as reading:
+        run = reading.run
+        attempts = [a for (a,) in run.query("SELECT attempt FROM rank UNION SELECT attempt FROM step ORDER BY 1")]
+        chosen = _longest(run) if attempt is None else attempt
+        if attempt is not None and attempt not in attempts:
+            raise NoDataError(f"{path} has no attempt {attempt}: there are {', '.join(map(str, attempts)) or 'none'}")
+        ranks = _ranks(run, chosen)
+        names = [c.name for c in BY_NAME["run"].columns]
+        rows = run.query("SELECT * FROM run") or [(None,) * len(names)]
+        return RunData(
+            info={**dict(zip(names, rows[0], strict=True)), "file": str(path), "attempts": tuple(attempts)}
+            | {"note": reading.note},
+            attempt=chosen,
+            ranks=ranks,
+            steps=_steps(run, chosen, [r.rank for r in ranks]),
+            samples=_samples(run),
+            events=_frame(run, "event", f"WHERE attempt = {chosen} OR attempt IS NULL"),
+            gaps=_frame(run, "gap"),
+            unavailable=_frame(run, "unavailable"),
+            nodes=_frame(run, "node"),
+            clock_offset_ns=_clock_offsets(run),
+        )
+
+
+@contextmanager
+def open_for_reading(path: Path) -> Iterator[Reading]:
+    """Open a run file (or the run of a spool directory) for reading, complete as it can be.
+
+    Raises:
+        RunFileError: it can't be read.
+        NoDataError: the recording has just begun, and nothing is folded in yet.
+    """
+    run_file = path.with_name(path.name.removesuffix(SPOOL_SUFFIX)) if path.is_dir() else path
+    spool = Spool.beside(run_file)
+    with _recorder_is_gone(spool) as gone:
+        if gone:
+            note = _recover(spool, run_file) if spool.run_json.exists() else ""
+            with RunFile.open_read_only(run_file, wait_s=READER_WAIT_S) as run:
+                yield Reading(run, note)
+            return
+    with _snapshot(spool, run_file) as copy, RunFile.open_read_only(copy) as run:
+        yield Reading(run, f"{run_file} is still being recorded: this is what was folded in so far")
+
+
+@contextmanager
+def _recorder_is_gone(spool: Spool) -> Iterator[bool]:
+    """Whether no recorder holds the spool; while the answer is yes, none can take it."""
+    try:
+        fd = os.open(spool.lock, os.O_RDONLY)
+    except OSError:
+        yield True
+        return
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(fd)
+
+
+def _recover(spool: Spool, run_file: Path) -> str:
+    """Fold in what an interrupted recording left behind; returns what the user should know."""
+    try:
+        report = fold(spool, run_file, final=True, wait_s=READER_WAIT_S)
+        if not report.left and not report.damaged:
+            shutil.rmtree(spool.root)
+    except (SpoolError, RunFileError, OSError) as error:
+        if not run_file.exists():
+            raise
+        return f"what an interrupted recording left in {spool.root} can't be folded in, it is missing here: {error}"
+    if report.left:
+        return f"the recorder of {run_file} is gone, but its job still runs: this is what it has written so far"
+    if report.damaged:
+        return f"{len(report.damaged)} damaged files of an interrupted recording are kept in {spool.root}"
+    return f"folded in {report.rows} rows that an interrupted recording had left in {spool.root}"
+
+
+@contextmanager
+def _snapshot(spool: Spool, run_file: Path) -> Iterator[Path]:
+    """A copy of the run file, taken while no ingester is at it: a reader must never keep the ingester waiting."""
+    with tempfile.TemporaryDirectory(prefix="snapshot-", dir=spool.root) as folder:
+        copy = Path(folder) / run_file.name
+        with ingester_lock(spool, READER_WAIT_S):
+            if not run_file.exists():
+                raise NoDataError(f"the recording of {run_file} has just begun: try again in a few seconds")
+            shutil.copyfile(run_file, copy)
+            log = run_file.with_name(run_file.name + ".wal")
+            if log.exists():
+                shutil.copyfile(log, copy.with_name(copy.name + ".wal"))
+        yield copy
+
+
+def _longest(run: RunFile) -> int:
+    """The attempt with the most steps, the latest of equals; without steps the first."""
+    rows = run.query("""
+        SELECT attempt FROM (SELECT attempt, max(step) - min(step) AS steps FROM step GROUP BY attempt)
+        ORDER BY steps DESC, attempt DESC LIMIT 1""")
+    return int(rows[0][0]) if rows else 0
+
+
+def _ranks(run: RunFile, attempt: int) -> tuple[RankInfo, ...]:
+    """All ranks of an attempt: those that described themselves, and those of which only steps are known."""
+    rank = BY_NAME["rank"]
+    hosts = dict(run.query("SELECT node, host FROM node"))
+    described = {}
+    for cells in run.query(f"SELECT {run.select_list(rank)} FROM rank WHERE attempt = ?", [attempt]):
+        known = dict(zip(rank.names, cells, strict=True))
+        described[known["rank"]] = _rank_info(known, hosts)
+    for (number,) in run.query("SELECT DISTINCT rank FROM step WHERE attempt = ?", [attempt]):
+        described.setdefault(number, RankInfo(rank=number, node=-1, host=""))
+    return tuple(described[number] for number in sorted(described))
+
+
+def _rank_info(known: Mapping[str, Any], hosts: Mapping[int, str]) -> RankInfo:
+    node = -1 if known["node"] is None else known["node"]
+    plain = (
+        "rank",
+        "local_rank",
+        "pid",
+        "device",
+        "gpu_uuid",
+        "numa_node",
+        "cpus",
+        "framework",
+        "backend",
+        "torch_version",
+    )
+    return RankInfo(
+        **{name: known[name] for name in plain},
+        node=node,
+        host=hosts.get(node) or "",
+        role={d: known[f"role_{d}"] for d in ("dp", "tp", "pp") if known[f"role_{d}"] is not None},
+        detail=json.loads(known["detail"]) if known["detail"] else {},
+    )
+
+
+def _steps(run: RunFile, attempt: int, ranks: Sequence[int]) -> Steps:
+    """Pivot the step records; a few ranks at a time, so that only the matrices themselves are large."""
+    numbers = run.arrays("SELECT DISTINCT step FROM step WHERE attempt = ? ORDER BY step", [attempt])["step"]
+    steps = np.asarray(numbers, dtype=np.int64)
+    shape = (len(ranks), len(steps))
+    columns: dict[str, NDArray[np.float64]] = {name: np.full(shape, np.nan) for name in STEP_VALUES}
+    starts = np.zeros(shape, dtype=np.int64)
+    listed = run.select_list(STEP)
+    values = ", ".join(f"coalesce({name}::DOUBLE, 'nan'::DOUBLE) AS {name}" for name in STEP_VALUES)
+    known_ranks = np.asarray(ranks, dtype=np.int64)
+    at_once = max(1, _CHUNK_ROWS // max(1, len(steps)))
+    for first in range(0, len(ranks), at_once):
+        some = known_ranks[first : first + at_once]
+        chunk = run.arrays(
+            f"SELECT rank, step, start_mono_ns, {values} FROM (SELECT {listed} FROM step) "
+            "WHERE attempt = ? AND rank BETWEEN ? AND ?",
+            [attempt, int(some[0]), int(some[-1])],
+        )
+        where = (np.searchsorted(known_ranks, chunk["rank"]), np.searchsorted(steps, chunk["step"]))
+        starts[where] = chunk["start_mono_ns"]
+        for name, matrix in columns.items():
+            matrix[where] = chunk[name]
+    return Steps(steps, columns, starts)
+
+
+def _samples(run: RunFile) -> dict[str, pd.DataFrame]:
+    """Sampled tables, what they were rolled up to, and the tables that name their devices."""
+    there = set(run.tables())
+    frames = {}
+    for table in TABLES:
+        if table.name in DICTIONARIES:
+            frames[table.name] = _frame(run, table.name)
+        if not table.sampled:
+            continue
+        frames[table.name] = _frame(run, table.name, _thinned(run, table.name) if table.name in there else "")
+        rolled_up = f"{table.name}_rollup"
+        if rolled_up in there:
+            frames[rolled_up] = _as_frame(run.arrays(f"SELECT * FROM {rolled_up}"))
+    return frames
+
+
+def _thinned(run: RunFile, table: str) -> str:
+    """Clause that leaves at most `SAMPLE_ROWS_MAX` rows: whole ticks are left out, evenly."""
+    ((rows,),) = run.query(f"SELECT count(*) FROM {table}")
+    if rows <= SAMPLE_ROWS_MAX:
+        return ""
+    stride = -(-rows // SAMPLE_ROWS_MAX)
+    return f"""SEMI JOIN (
+        SELECT node, mono_ns FROM (
+            SELECT node, mono_ns, row_number() OVER (PARTITION BY node ORDER BY mono_ns) AS tick
+            FROM (SELECT DISTINCT node, mono_ns FROM {table}))
+        WHERE tick % {stride} = 0) AS kept USING (node, mono_ns)"""
+
+
+def _frame(run: RunFile, table: str, clause: str = "") -> pd.DataFrame:
+    """A table of the schema as a frame; empty when the file has no such table."""
+    columns = run.select_list(BY_NAME[table])
+    if table not in run.tables():
+        return _as_frame(run.arrays(f"SELECT {columns} LIMIT 0"))
+    return _as_frame(run.arrays(f"SELECT {columns} FROM {table} {clause}"))
+
+
+def _as_frame(columns: Mapping[str, Any]) -> pd.DataFrame:
+    """Integers stay int64 where none is NULL, else they become float64 with NaN; a text that is NULL is None."""
+    return pd.DataFrame({name: _without_mask(values) for name, values in columns.items()})
+
+
+def _without_mask(values: Any) -> pd.Series[Any]:
+    if values.dtype == object:
+        texts = np.ma.filled(values, None) if np.ma.isMaskedArray(values) else values
+        return pd.Series(texts, dtype=object)
+    if np.ma.isMaskedArray(values):
+        values = np.ma.filled(values.astype(np.float64), np.nan) if values.mask.any() else values.data
+    return pd.Series(values)
+
+
+def _clock_offsets(run: RunFile) -> dict[int, tuple[int, int]]:
+    """Per node the most exact measured offset to node 0; nodes of node 0's boot share its clock."""
+    offsets = {
+        int(node): (int(offset), int(error))
+        for node, offset, error in run.query(
+            "SELECT node, arg_min(offset_ns, error_ns), min(error_ns) FROM clock GROUP BY node"
+        )
+    }
+    boots = dict(run.query("SELECT node, boot_id FROM node"))
+    for node, boot in boots.items():
+        if node == 0 or (boot is not None and boot == boots.get(0)):
+            offsets[node] = (0, 0)
+    return offsets

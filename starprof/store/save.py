@@ -1,0 +1,115 @@
+"""Writes a `RunData` to a run file: the inverse of `load_run`, for synthetic runs and importers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from starprof.errors import RunFileError
+from starprof.model.columns import row
+from starprof.model.rundata import RankInfo, RunData, Steps
+from starprof.model.schema import BY_NAME
+from starprof.model.tables.job import ATTEMPT, CLOCK, RANK, RUN, STEP
+from starprof.store.runfile import RunFile, arrow_rows, arrow_type
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ROWS_AT_ONCE = 100_000
+
+
+def save_run(run: RunData, path: Path) -> None:
+    """Write a run to a new file.
+
+    Raises:
+        RunFileError: the file exists, or can't be written.
+    """
+    if path.exists():
+        raise RunFileError(f"{path} exists: choose another name, or remove it first")
+    frames = {"event": run.events, "gap": run.gaps, "unavailable": run.unavailable, "node": run.nodes, **run.samples}
+    with RunFile.open(path) as file, file.transaction():
+        file.append(RUN.name, arrow_rows(RUN.name, [[_plain(run.info.get(name)) for name in RUN.names]]))
+        file.append(RANK.name, arrow_rows(RANK.name, [_rank_row(run, rank) for rank in run.ranks]))
+        file.append(ATTEMPT.name, arrow_rows(ATTEMPT.name, [_attempt_row(run)]))
+        clocks = [
+            row(CLOCK, node=node, offset_ns=offset, error_ns=error)
+            for node, (offset, error) in run.clock_offset_ns.items()
+        ]
+        file.append(CLOCK.name, arrow_rows(CLOCK.name, clocks))
+        for rows in _step_rows(run):
+            file.append(STEP.name, rows)
+        for name, frame in frames.items():
+            if name in BY_NAME and len(frame):
+                file.append(name, _frame_rows(name, frame))
+
+
+def _rank_row(run: RunData, rank: RankInfo) -> list[object]:
+    return row(
+        RANK,
+        attempt=run.attempt,
+        rank=rank.rank,
+        node=rank.node,
+        local_rank=rank.local_rank,
+        world_size=len(run.ranks),
+        pid=rank.pid,
+        device=rank.device,
+        gpu_uuid=rank.gpu_uuid,
+        numa_node=rank.numa_node,
+        cpus=rank.cpus,
+        role_dp=rank.role.get("dp"),
+        role_tp=rank.role.get("tp"),
+        role_pp=rank.role.get("pp"),
+        framework=rank.framework,
+        backend=rank.backend,
+        torch_version=rank.torch_version,
+        detail=json.dumps(dict(rank.detail)) if rank.detail else None,
+    )
+
+
+def _attempt_row(run: RunData) -> list[object]:
+    starts = run.steps.start_mono_ns
+    first_node = min((r.node for r in run.ranks), default=0)
+    own = starts[[i for i, r in enumerate(run.ranks) if r.node == first_node]]
+    seen = own[own != 0]
+    started = int(seen.min()) if seen.size else None
+    return row(ATTEMPT, attempt=run.attempt, started_mono_ns=started, world_size=len(run.ranks))
+
+
+def _step_rows(run: RunData) -> Iterator[pa.Table]:
+    """Step records as they would have been recorded, step by step; in batches."""
+    steps: Steps = run.steps
+    step_at, rank_at = np.nonzero(steps.start_mono_ns.T)
+    ranks = np.array([r.rank for r in run.ranks], dtype=np.int64)
+    for first in range(0, len(step_at), _ROWS_AT_ONCE):
+        where = (rank_at[first : first + _ROWS_AT_ONCE], step_at[first : first + _ROWS_AT_ONCE])
+        columns = {
+            "attempt": np.full(len(where[0]), run.attempt),
+            "rank": ranks[where[0]],
+            "step": steps.steps[where[1]],
+            "start_mono_ns": steps.start_mono_ns[where],
+        }
+        for name, matrix in steps.columns.items():
+            values = matrix[where]
+            missing = np.isnan(values)
+            columns[name] = pa.array(np.rint(np.where(missing, 0, values)).astype(np.int64), mask=missing)
+        yield pa.table(columns)
+
+
+def _frame_rows(table: str, frame: pd.DataFrame) -> pa.Table:
+    """Rows of a frame with the table's types; NaN becomes NULL."""
+    columns = {
+        c.name: pa.Array.from_pandas(frame[c.name], type=arrow_type(c.type.value))
+        for c in BY_NAME[table].columns
+        if c.name in frame
+    }
+    return pa.table(columns)
+
+
+def _plain(value: object) -> object:
+    """A numpy scalar as the Python number that it stands for."""
+    return value.item() if isinstance(value, np.generic) else value
