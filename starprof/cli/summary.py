@@ -7,8 +7,13 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from starprof.model.rundata import RunData
+    from starprof.model.verdict import Verdict
 
 
 def register(app: typer.Typer) -> None:
@@ -22,12 +27,18 @@ def summary(
 ) -> None:
     """Say who is slow, why, what it costs and what to do."""
     from starprof.analysis import diagnose
-    from starprof.reports import terminal
-    from starprof.store.query import load_run, open_for_reading
+    from starprof.store.query import load_run
 
-    open_for_reading(run)
     data = load_run(run)
-    verdict = diagnose(data)
+    show(data, diagnose(data), as_json=as_json)
+
+
+def show(data: RunData, verdict: Verdict, *, as_json: bool) -> None:
+    """Print a verdict on stdout, for people or as JSON; what to know about the run file goes to stderr."""
+    from starprof.reports import terminal
+
+    if data.info["note"]:
+        print(f"starprof: {data.info['note']}", file=sys.stderr)
     if as_json:
         print(json.dumps(verdict.to_json(), indent=2))
         return

@@ -23,7 +23,7 @@ FAULTS = HERE / "faults.py"
 TRANSPORT_PORT = 7787
 RENDEZVOUS_PORT = 29511
 _STEP = re.compile(r"step (\d+)/\d+ ")
-_LOG_TAIL_LINES = 15
+_LOG_TAIL_LINES = 30
 
 OnStep = Callable[[int], None]
 
@@ -67,7 +67,7 @@ def on_one_host(job: Recorded, on_step: OnStep) -> None:
     """
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={job.ranks}"]
     command = [*starprof_command("record", "--force", "-o", str(job.run_file), "--"), *torchrun, *job.script]
-    with job.log.open("w") as log:
+    with job.log.open("w", buffering=1) as log:
         _follow([_start(command, job.environ, subprocess.PIPE, log)], log, on_step)
 
 
@@ -81,7 +81,7 @@ def on_hosts(lab: NetLab, job: Recorded, on_step: OnStep, settle_s: float = 60.0
     token = {env.TOKEN: secrets.token_hex(16), "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
     world = {"WORLD_SIZE": str(job.ranks), "MASTER_ADDR": lab.address(0), "MASTER_PORT": str(RENDEZVOUS_PORT)}
     with ExitStack() as stack:
-        log = stack.enter_context(job.log.open("w"))
+        log = stack.enter_context(job.log.open("w", buffering=1))
         processes = []
         for host in range(job.ranks):
             name = job.run_file if host == 0 else job.run_file.with_name(f"{job.run_file.stem}-host{host}")
@@ -124,6 +124,6 @@ def _follow(
             process.wait()
         output.close()
     if any(codes):
-        log.flush()
-        tail = "\n".join(Path(log.name).read_text().splitlines()[-_LOG_TAIL_LINES:])
+        lines = [line for line in Path(log.name).read_text().splitlines() if not _STEP.match(line)]
+        tail = "\n".join(lines[-_LOG_TAIL_LINES:])
         raise StarprofError(f"the demo's job failed (exit code {max(codes)}), the end of {log.name} says:\n{tail}")

@@ -18,6 +18,8 @@ from starprof.demo.hog import Hog
 from starprof.demo.netlab import NetLab
 from starprof.demo.scenarios import RANKS, Scenario, Truth
 from starprof.errors import StarprofError, UsageError
+from starprof.model.rundata import RunData
+from starprof.model.verdict import Verdict
 from starprof.spool.layout import RUN_SUFFIX
 
 MIN_STEPS = 60
@@ -42,6 +44,11 @@ class Request:
         """The run file that is written."""
         return (self.out / f"demo-{self.scenario.name}{RUN_SUFFIX}").absolute()
 
+    @property
+    def report(self) -> Path:
+        """The report that is written."""
+        return self.run_file.with_suffix(".html")
+
 
 def check(request: Request) -> None:
     """Refuse now what could not work later.
@@ -59,6 +66,22 @@ def check(request: Request) -> None:
         raise StarprofError(f"the demo trains with {' and '.join(missing)}: pip install 'starprof[demo]'")
     if request.scenario.name == "cpu" and len(os.sched_getaffinity(0)) < 2:
         raise StarprofError("the cpu fault needs two CPU cores, one of them for the rank at fault alone")
+
+
+def diagnose(request: Request) -> tuple[RunData, Verdict]:
+    """Read the run, diagnose it and write the report.
+
+    Raises:
+        StarprofError: the run can't be read, or the report can't be written.
+    """
+    from starprof.analysis import diagnose as diagnose_run
+    from starprof.reports import html, write
+    from starprof.store.query import load_run
+
+    data = load_run(request.run_file)
+    verdict = diagnose_run(data)
+    write.write(request.report, html.render(data, verdict))
+    return data, verdict
 
 
 def train(request: Request, on_step: Callable[[int], None]) -> Truth:

@@ -14,6 +14,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 FORWARD_SHARE = 1 / 3
 HELD_OUT = 360
-BUCKET_MB = 0.4  # several gradient buckets, as any real model has
+BUCKET_MB = 0.01  # a gradient bucket for each layer: several, as any real model has
 
 
 class _Accelerator(torch.autograd.Function):  # type: ignore[misc]
@@ -45,12 +46,25 @@ class _Accelerator(torch.autograd.Function):  # type: ignore[misc]
         return grads[0], None, None, None
 
 
-def on_cpu(seconds: float) -> None:
-    """Compute for `seconds` of this thread's own CPU time, however long that takes."""
-    a = torch.ones(48, 48)
-    end = time.thread_time() + seconds
-    while time.thread_time() < end:
-        torch.mm(a, a)
+class OnCpu:
+    """Work that takes CPU time instead of sleeping: as much on each of `threads` threads, however long that takes."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.pool = ThreadPoolExecutor(threads)
+
+    def __call__(self, seconds: float) -> None:
+        """Compute for `seconds` of CPU time on each thread."""
+        if self.threads == 1:
+            self._compute(seconds)
+        else:
+            list(self.pool.map(self._compute, [seconds] * self.threads))
+
+    def _compute(self, seconds: float) -> None:
+        a = torch.ones(192, 192)
+        end = time.thread_time() + seconds
+        while time.thread_time() < end:
+            torch.mm(a, a)
 
 
 class Net(nn.Module):  # type: ignore[misc]
@@ -113,7 +127,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=16, help="per rank")
     parser.add_argument("--accelerator-ms", type=float, default=40.0, help="emulated accelerator time of a step")
     parser.add_argument("--host-rank", type=int, default=-1, help="this rank computes on its CPU instead")
+    parser.add_argument("--host-threads", type=int, default=1, help="threads of that rank")
     parser.add_argument("--checkpoint-every", type=int, default=0, help="steps between two checkpoints by rank 0")
+    parser.add_argument("--checkpoint-mb", type=int, default=0, help="more state in it, as large models have")
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"))
     parser.add_argument("--log-dir", type=Path, help="write each rank's step times (seconds) there")
     return parser.parse_args()
@@ -122,16 +138,18 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """Train, and print how it goes on rank 0."""
     args = arguments()
-    torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     train, test = digits()
     sampler: DistributedSampler[Any] = DistributedSampler(train, world, rank, seed=3)
     loader: DataLoader[Any] = DataLoader(train, batch_size=args.batch_size, sampler=sampler, drop_last=True)
-    net = Net(args.accelerator_ms / 1e3, on_cpu if rank == args.host_rank else time.sleep)
+    net = Net(args.accelerator_ms / 1e3, OnCpu(args.host_threads) if rank == args.host_rank else time.sleep)
     model = DistributedDataParallel(net, bucket_cap_mb=BUCKET_MB)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+    padding = torch.zeros(args.checkpoint_mb * 2**20 // 4)
 
     times = []
     began = time.perf_counter()
@@ -141,7 +159,9 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         if args.checkpoint_every and rank == 0 and (step + 1) % args.checkpoint_every == 0:
-            torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, args.checkpoint)
+            torch.save(
+                {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "more": padding}, args.checkpoint
+            )
         now = time.perf_counter()
         times.append(now - began)
         began = now
