@@ -28,7 +28,7 @@ from starprof.collectors.nic_list import NicList, Route
 from starprof.collectors.notes import Notes, Pace
 from starprof.collectors.procfile import ProcFile
 from starprof.collectors.rtnetlink import Qdisc, RouteSocket
-from starprof.model.schema import NIC_SAMPLE
+from starprof.model.tables.network import NIC_SAMPLE
 
 _SECOND_NS = 1_000_000_000
 _SHARE = 0.002

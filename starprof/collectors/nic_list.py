@@ -12,7 +12,7 @@ from starprof.collectors.notes import Notes, stable_id
 from starprof.collectors.procfile import ProcFile, optional, read_once
 from starprof.collectors.rtnetlink import Link, Qdisc
 from starprof.model.events import NIC_CHANGE
-from starprof.model.schema import NIC
+from starprof.model.tables.network import NIC
 
 MAX_NICS = 64
 """Interfaces sampled at most; a container host may have hundreds of virtual ones, which come last."""

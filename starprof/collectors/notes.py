@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Callable
 
 from starprof.collectors.base import Rows
-from starprof.model.schema import EVENT, GAP, UNAVAILABLE, row
+from starprof.model.schema import row
+from starprof.model.tables.job import EVENT, GAP, UNAVAILABLE
 
 _ID_BYTES = 6
 

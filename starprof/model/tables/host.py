@@ -187,12 +187,12 @@ DISK = Table(
 IRQ_SAMPLE = Table(
     23,
     "irq_sample",
-    "Interrupts per logical CPU.",
+    "Interrupts per logical CPU; cpu = -1 is the whole node.",
     (
         NODE_KEY,
         AT,
-        key("cpu", "logical CPU"),
-        counter("interrupts", "hardware interrupts"),
+        key("cpu", "logical CPU, -1 for the whole node"),
+        counter("interrupts", "hardware interrupts; per CPU they may be NULL in most rows (dear to read)"),
         counter("softirq_net_rx", "NET_RX soft interrupts"),
         counter("softirq_net_tx", "NET_TX soft interrupts"),
     ),
