@@ -8,7 +8,7 @@ from starprof.model.schema import INT_NULL
 
 
 class Stat(NamedTuple):
-    """The fields of /proc/PID/stat that are used; times in clock ticks, rss in pages."""
+    """The fields of /proc/PID/stat that are used; times in clock ticks (`start_ticks` since boot), rss in pages."""
 
     name: str
     state: str
@@ -17,6 +17,7 @@ class Stat(NamedTuple):
     major_faults: int
     cpu_ticks: int
     threads: int
+    start_ticks: int
     rss_pages: int
     last_cpu: int
     blkio_ticks: int
@@ -48,6 +49,7 @@ def parse_stat(data: bytes) -> Stat:
         major_faults=int(rest[9]),
         cpu_ticks=int(rest[11]) + int(rest[12]),
         threads=int(rest[17]),
+        start_ticks=int(rest[19]),
         rss_pages=int(rest[21]),
         last_cpu=int(rest[36]),
         blkio_ticks=int(rest[39]) if len(rest) > 39 else INT_NULL,
