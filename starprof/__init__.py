@@ -9,3 +9,19 @@ In a training script (all optional; `starprof record -- CMD` needs no change of 
 """
 
 __version__ = "0.1.0"
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from starprof.hook.api import span, step, watch
+
+__all__ = ["__version__", "span", "step", "watch"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the three functions on first use: importing starprof stays cheap, and never imports torch."""
+    if name not in __all__:
+        raise AttributeError(f"module 'starprof' has no attribute {name!r}")
+    from starprof.hook import api
+
+    return getattr(api, name)

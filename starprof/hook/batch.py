@@ -1,0 +1,42 @@
+"""How much is in a batch: samples and tokens, from shapes alone (nothing is copied or synchronised)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+_DEPTH = 3
+
+
+def batch_size(batch: Any) -> tuple[int | None, int | None]:
+    """(samples, tokens) of what a data loader returned.
+
+    Samples are the first dimension of the first tensor found. Tokens are counted where that tensor, or the
+    field `input_ids`, is a matrix of integers (batch x sequence, padding included). None where not known.
+    """
+    tensor = _first_tensor(batch, _DEPTH)
+    if tensor is None or tensor.dim() == 0:
+        return None, None
+    shape = tensor.shape
+    tokens = shape[0] * shape[1] if len(shape) == 2 and not tensor.dtype.is_floating_point else None
+    return shape[0], tokens
+
+
+def _first_tensor(batch: Any, depth: int) -> Tensor | None:
+    if isinstance(batch, Tensor):
+        return batch
+    if depth == 0:
+        return None
+    if isinstance(batch, Mapping):
+        if "input_ids" in batch:
+            return _first_tensor(batch["input_ids"], depth - 1)
+        batch = batch.values()
+    elif not isinstance(batch, (list, tuple)):
+        return None
+    for part in batch:
+        found = _first_tensor(part, depth - 1)
+        if found is not None:
+            return found
+    return None

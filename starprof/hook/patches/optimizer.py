@@ -1,0 +1,112 @@
+"""The optimizer's step, whose end is the boundary between two training steps.
+
+With several optimizers one is the anchor: the first that steps. A training step goes from one step of the anchor
+to the next. Another one takes over when the anchor is gone, or has not stepped while others did `PATIENCE` times.
+"""
+
+from __future__ import annotations
+
+import weakref
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from starprof.hook.gpuclock import GPU_OPTIMIZER
+from starprof.hook.identity import in_process_group
+from starprof.hook.phases import OPTIMIZER, UNACCOUNTED
+from starprof.hook.roots import framework_of
+from starprof.hook.session import Hook
+
+PATIENCE = 64
+
+
+class StepBoundary:
+    """Sees every optimizer step of the process."""
+
+    def __init__(self, hook: Hook) -> None:
+        self._hook = hook
+        self._recorder = hook.recorder
+        self._known: dict[int, weakref.ref[Any]] = {}
+        self._anchor: weakref.ref[Any] | None = None
+        self._others = 0
+        self._around = UNACCOUNTED
+
+    def watch(self, optimizer: Any) -> None:
+        """Make this one the anchor."""
+        self._anchor = weakref.ref(optimizer)
+        self._others = 0
+
+    def before(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        """Pre-hook of every optimizer."""
+        recorder = self._recorder
+        if recorder.owner != get_ident() and (recorder.owner or not recorder.activate()):
+            return
+        known = self._known.get(id(optimizer))
+        if known is None or known() is not optimizer:
+            self._meet(optimizer)
+        around = recorder.machine.enter(OPTIMIZER)
+        # After an exception in a step there was no post-hook: the phase is still ours.
+        self._around = UNACCOUNTED if around == OPTIMIZER else around
+        if recorder.gpu is not None:
+            recorder.gpu.begin(GPU_OPTIMIZER)
+
+    def after(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        """Post-hook of every optimizer."""
+        recorder = self._recorder
+        if recorder.owner != get_ident():
+            return
+        if recorder.gpu is not None:
+            recorder.gpu.end(GPU_OPTIMIZER)
+        recorder.machine.leave(self._around)
+        if self.ends_step(optimizer):
+            recorder.finish_step()
+
+    def ends_step(self, optimizer: Any) -> bool:
+        """Whether this optimizer is the anchor (it may become it here)."""
+        if self._recorder.explicit:
+            return False
+        anchor = self._anchor() if self._anchor is not None else None
+        if anchor is not optimizer:
+            self._others += 1
+            if anchor is not None and self._others < PATIENCE:
+                return False
+            self._anchor = weakref.ref(optimizer)
+        self._others = 0
+        return True
+
+    def _meet(self, optimizer: Any) -> None:
+        """First step of an optimizer: its parameters and the models around them."""
+        self._known[id(optimizer)] = weakref.ref(optimizer)
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        hook, recorder = self._hook, self._recorder
+        hook.roots.learn(parameters)
+        recorder.framework = framework_of(hook.roots.modules(), in_process_group())
+        if recorder.framework not in ("fsdp1", "fsdp2"):
+            hook.arrival.track(parameters)
+        recorder.detail["parameters"] = recorder.detail.get("parameters", 0) + sum(p.numel() for p in parameters)
+        recorder.detail["optimizers"] = len(self._known)
+
+
+def install(hook: Hook) -> StepBoundary:
+    """Register the step hooks; a step that GradScaler skips (inf or nan) is a boundary all the same."""
+    boundary = StepBoundary(hook)
+    register_optimizer_step_pre_hook(hook.guard.callback(boundary.before))
+    register_optimizer_step_post_hook(hook.guard.callback(boundary.after))
+    recorder = hook.recorder
+
+    def enter(args: Any, kwargs: Any) -> Any:
+        optimizer = args[1] if len(args) > 1 else kwargs.get("optimizer")
+        token = recorder.enter(OPTIMIZER)
+        return None if token is None or not isinstance(optimizer, Optimizer) else (token, recorder.step, optimizer)
+
+    def leave(token: Any, _result: Any) -> None:
+        around, step, optimizer = token
+        recorder.machine.leave(around)
+        if recorder.step == step and boundary.ends_step(optimizer):
+            recorder.finish_step()
+
+    hook.wrap(torch.amp.GradScaler, "step", enter, leave)
+    return boundary
