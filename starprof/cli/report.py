@@ -24,10 +24,9 @@ def report(
     from starprof.reports import html, write
     from starprof.reports.redact import redacted
     from starprof.reports.words import file_size
-    from starprof.store.query import load_run, open_for_reading
+    from starprof.store.query import load_run
 
     write.check_target(output, force=force)
-    open_for_reading(run)
     data = load_run(run)
     verdict = diagnose(data)
     if redact:

@@ -16,6 +16,7 @@ from pathlib import Path
 from starprof.errors import StarprofError
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Verdict
+from starprof.reports import words
 from starprof.reports.markup import Section, json_for_page, text
 from starprof.reports.material import Material
 from starprof.reports.pack import squeeze
@@ -74,9 +75,10 @@ def _top(material: Material) -> str:
     size = f"{verdict.ranks} rank{'s' if verdict.ranks != 1 else ''} on {nodes} node{'s' if nodes != 1 else ''}"
     steps = f"steps {verdict.steps[0]:,}-{verdict.steps[1]:,}" if verdict.steps else ""
     rest = "".join(f"<span>{text(part)}</span>" for part in (size, steps) if part)
-    return (
-        f'<div class="top"><span class="brand">starprof</span><span class="run">{text(verdict.run)}</span>{rest}</div>'
-    )
+    note = str(run.info.get("note") or "")
+    told = f'<p class="notice">{text(words.sentence(note))}.</p>' if note else ""
+    name = f'<span class="run">{text(verdict.run)}</span>'
+    return f'<div class="top"><span class="brand">starprof</span>{name}{rest}{told}</div>'
 
 
 def _policy(*scripts: str) -> str:

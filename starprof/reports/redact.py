@@ -23,7 +23,7 @@ _PATTERNS = (
     (re.compile(r"\b(?:[0-9a-fA-F]{2}:){5,19}[0-9a-fA-F]{2}\b"), "[address]"),
     (re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?(?:/\d+)?(?![\w.]*\d)"), "[address]"),
     (re.compile(r"(?<![\w:])\[?(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4}(?:%\w+)?\]?(?::\d+)?(?![\w:])"), "[address]"),
-    (re.compile(r"(?:[A-Za-z]:)?(?<![\w/.])(?:~|\.{1,2})?(?:/[^\s/:;,'\"()<>|]+)+/?"), "[path]"),
+    (re.compile(r"(?<![\w/.])(?:~|\.{1,2})?(?:/[^\s/:;,'\"()<>|]+)+/?"), "[path]"),
     (re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*\b"), "[address]"),
 )
 _OPAQUE = {
@@ -84,7 +84,7 @@ def _secrets(run: RunData, verdict: Verdict) -> dict[str, str]:
         if frame is not None and "name" in frame:
             secrets |= {str(name): f"[{table}]" for name in frame["name"].dropna().unique()}
     for frame in run.samples.values():
-        for column in _OPAQUE.keys() & set(frame.columns):
+        for column in sorted(_OPAQUE.keys() & set(_text_columns(frame))):
             secrets |= {str(text): _OPAQUE[column] for text in frame[column].dropna().unique()}
     for name in (str(run.info.get("name") or ""), verdict.run):
         secrets[name] = "run"

@@ -83,6 +83,8 @@ def _headline(out: _Lines, run: RunData, verdict: Verdict) -> None:
     spent = f", {words.seconds(total)} in steps" if total == total else ""
     size = f"{verdict.ranks} {_plural('rank', verdict.ranks)} on {nodes} {_plural('node', nodes)}"
     out.text(f"{verdict.run}: {size}{steps}{spent}", DIM)
+    if run.info.get("note"):
+        out.text(f"Note: {run.info['note']}", YELLOW)
 
 
 def _plural(noun: str, count: int) -> str:
