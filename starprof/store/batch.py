@@ -15,10 +15,18 @@ import numpy as np
 import pyarrow as pa
 
 from starprof.model.columns import INT_NULL, Kind, Table, Type, row
+from starprof.model.schema import TABLES
 from starprof.model.tables.job import GAP, RANK
 from starprof.spool.frame import JSON, PACKED, Frame, json_frame
 from starprof.spool.ringreader import RANK_STREAM, SLOTS_STREAM
 from starprof.store.runfile import RunFile, arrow_rows
+
+_POSITIONS = {t.name: {name: i for i, name in enumerate(t.names)} for t in TABLES}
+_CLOCKS = {
+    t.name: next((c.name for c in t.columns if c.kind is Kind.TIME and c.name.endswith("mono_ns")), None)
+    for t in TABLES
+}
+"""The column that tells when a row was taken, by table."""
 
 _NODE_OF_NAME = re.compile(r"n(\d+)\b")
 
@@ -202,18 +210,18 @@ def _without_first(frame: Frame, count: int) -> Frame:
 
 def _times(frame: Frame, rows: list[list[object]] | None) -> tuple[int | None, int | None]:
     """When the first and the last row were taken."""
-    name = next((c.name for c in frame.table.columns if c.kind is Kind.TIME and c.name.endswith("mono_ns")), None)
+    name = _CLOCKS[frame.table.name]
     if name is None:
         return None, None
     return _cell_at(frame, rows, 0, name), _cell_at(frame, rows, frame.rows - 1, name)
 
 
 def _cell(frame: Frame, rows: list[list[object]] | None, name: str, otherwise: int | None) -> int | None:
-    return _cell_at(frame, rows, 0, name) if name in frame.table.names else otherwise
+    return _cell_at(frame, rows, 0, name) if name in _POSITIONS[frame.table.name] else otherwise
 
 
 def _cell_at(frame: Frame, rows: list[list[object]] | None, index: int, name: str) -> int | None:
-    position = frame.table.names.index(name)
+    position = _POSITIONS[frame.table.name][name]
     if rows is not None:
         cell = rows[index][position]
         return cell if isinstance(cell, int) else None

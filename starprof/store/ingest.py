@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,7 +35,7 @@ from starprof.store.batch import BadFrameError, Batch
 from starprof.store.rollup import keep_below
 from starprof.store.runfile import RunFile, RunFileLocked, arrow_rows
 
-COMMIT_BYTES = 48 << 20
+COMMIT_BYTES = 96 << 20
 """Raw bytes of one transaction: enough that DuckDB writes whole row groups at once, past its log."""
 
 APPEND_BYTES = 4 << 20
@@ -289,6 +290,19 @@ def ingester_lock(spool: Spool, wait_s: float) -> Iterator[None]:
         os.close(fd)
 
 
+def leave_pandas_out() -> None:
+    """Keep this process from importing pandas: pyarrow and DuckDB do when they can, for 45 MB and 0.4 s of CPU."""
+    sys.meta_path.insert(0, _NoPandas())
+
+
+class _NoPandas(MetaPathFinder):
+    """Makes pandas look as if it were not installed."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
+        if fullname == "pandas":
+            raise ModuleNotFoundError("pandas is left out of this process", name="pandas")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line of the ingester process; returns its exit code."""
     parser = argparse.ArgumentParser(
@@ -299,6 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--final", action="store_true", help="also empty the rings: the job is over")
     parser.add_argument("--max-size", type=int, metavar="BYTES", help="roll old samples up when the file is larger")
     chosen = parser.parse_args(arguments)
+    leave_pandas_out()
     try:
         fold(Spool(chosen.spool), chosen.run, final=chosen.final, max_size_bytes=chosen.max_size)
     except RunFileLocked as error:

@@ -54,7 +54,7 @@ class RunFile:
         self.schema_version = self._check_format()
 
     @classmethod
-    def open(cls, path: Path, *, wait_s: float = 0.0, memory_mb: int = 64, threads: int = 1) -> Self:
+    def open(cls, path: Path, *, wait_s: float = 0.0, memory_mb: int = 48, threads: int = 1) -> Self:
         """Open for writing; a missing file is created, an older one is migrated.
 
         Raises:
@@ -245,7 +245,8 @@ def copy_database(source: Path, target: Path) -> None:
 
 
 def _attach(path: Path, *, read_only: bool, wait_s: float, memory_mb: int, threads: int) -> duckdb.DuckDBPyConnection:
-    options = "READ_ONLY" if read_only else f"STORAGE_VERSION '{STORAGE_VERSION}'"
+    is_new = not (path.exists() and path.stat().st_size)
+    options = "(READ_ONLY)" if read_only else f"(STORAGE_VERSION '{STORAGE_VERSION}')" if is_new else ""
     give_up = time.monotonic() + wait_s
     while True:
         connection = duckdb.connect(
@@ -254,7 +255,7 @@ def _attach(path: Path, *, read_only: bool, wait_s: float, memory_mb: int, threa
         )
         try:
             with _told(path):
-                connection.execute(f"ATTACH '{_escaped(path)}' AS run ({options})")
+                connection.execute(f"ATTACH '{_escaped(path)}' AS run {options}")
                 connection.execute("USE run")
         except RunFileLocked:
             connection.close()
