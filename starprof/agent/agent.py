@@ -19,7 +19,7 @@ from pathlib import Path
 
 from starprof.agent.buffer import RowBuffer
 from starprof.agent.carrier import Carrier
-from starprof.agent.nodeinfo import boot_id, clock_pair, node_row
+from starprof.agent.nodeinfo import boot_id, node_row
 from starprof.agent.sampler import Sampler
 from starprof.agent.state import AgentState, load_state
 from starprof.collectors.base import NodeContext
@@ -36,6 +36,7 @@ _CLOCK_JUMP_NS = 500_000_000
 _NO_RANK_YET_NS = 10 * _SECOND_NS
 """How long an agent whose recorder died waits for the job's first rank."""
 _COLLECT_GARBAGE_NS = 600 * _SECOND_NS
+_COUNT_DESCRIPTORS_NS = 10 * _SECOND_NS
 _DESCRIPTORS = 4096
 _STOP = frozenset({signal.SIGTERM})
 
@@ -86,6 +87,7 @@ class Agent:
         self._ticks = 0
         self._late = 0
         self._wall_minus_mono_ns = 0
+        self._descriptors_ns = 0
         self._garbage_ns = self._start_ns + _COLLECT_GARBAGE_NS
 
     def run(self) -> int:
@@ -100,13 +102,15 @@ class Agent:
         gc.collect()
         gc.freeze()  # nothing of the start-up is ever garbage
         gc.disable()
-        healthy = self._loop(sampler)
-        now_ns = time.monotonic_ns()
-        if healthy:
-            sampler.sample(now_ns)
-        sampler.close()
-        self._each_second(now_ns, sampler)
-        return 0 if self._carrier.finish() and healthy else 1
+        healthy = written = False
+        try:
+            healthy = self._loop(sampler)
+            sampler.sample(time.monotonic_ns())
+        finally:  # also when a collector has a bug: what was recorded must reach the spool
+            sampler.close()
+            self._each_second(time.monotonic_ns(), sampler)
+            written = self._carrier.finish()
+        return 0 if written and healthy else 1
 
     def _loop(self, sampler: Sampler) -> bool:
         """Tick until told to end; returns False when the carrier thread died."""
@@ -125,7 +129,7 @@ class Agent:
                 second_ns, half_ns = now_ns + _SECOND_NS - self._period_ns // 2, now_ns + _SECOND_NS // 2
                 if not self._each_second(now_ns, sampler):
                     return self._carrier.running
-            elif now_ns >= half_ns:
+            elif now_ns >= half_ns and self._carrier.rings.busy:
                 half_ns = second_ns + _SECOND_NS
                 self._carrier.wake()
             due_ns += self._period_ns
@@ -158,13 +162,16 @@ class Agent:
     def _sample_self(self, now_ns: int) -> None:
         rss_bytes = int(self._statm.read().split()[1]) * self._page_bytes
         cpu_us = time.process_time_ns() // 1000
-        descriptors = len(os.listdir("/proc/self/fd")) - 1  # noqa: PTH208 - without the one that lists
+        descriptors = None
+        if now_ns >= self._descriptors_ns:  # listing them is dear
+            self._descriptors_ns = now_ns + _COUNT_DESCRIPTORS_NS
+            descriptors = len(os.listdir("/proc/self/fd")) - 1  # noqa: PTH208 - without the one that lists
         cells = (self._context.node, now_ns, cpu_us, rss_bytes, self._ticks, self._late, descriptors)
         self._rows.add(BY_NAME["agent_sample"], cells)
 
     def _check_clock(self, now_ns: int) -> None:
         """Tell when the wall clock was set: nothing is joined by it, but people read it."""
-        mono_ns, unix_ns = clock_pair()
+        mono_ns, unix_ns = time.monotonic_ns(), time.time_ns()
         before, self._wall_minus_mono_ns = self._wall_minus_mono_ns, unix_ns - mono_ns
         jumped_ns = self._wall_minus_mono_ns - before
         if before and abs(jumped_ns) > _CLOCK_JUMP_NS:
@@ -177,7 +184,7 @@ class Agent:
             return False
         if self._orphaned_ns is None:
             try:
-                if self._parent is not None and parse_stat(self._parent.read()).state not in ("Z", "X"):
+                if self._parent is not None and not parse_stat(self._parent.read()).ended:
                     return False
             except OSError:  # it ended
                 pass

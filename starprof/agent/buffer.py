@@ -45,7 +45,9 @@ class Streams:
         self._prefix = prefix
         self._next: dict[int, int] = {}
         self._uncommitted: dict[int, int] = {}
-        self._pack = {code: struct.Struct(table.struct_format).pack for code, table in BY_CODE.items() if table.packed}
+        packed = [table for table in BY_CODE.values() if table.packed]
+        self._pack = {table.code: struct.Struct(table.struct_format).pack for table in packed}
+        self._nulls = {table.code: packed_cells(table, [None] * len(table.columns)) for table in packed}
 
     def frames(self, rows: Rows) -> list[Frame]:
         """One frame for each table."""
@@ -66,7 +68,7 @@ class Streams:
         try:
             return pack(*row)
         except struct.error:  # a None: the usual rows of the fast tables hold their NULLs packed already
-            return pack(*packed_cells(table, row))  # type: ignore[arg-type]
+            return pack(*(null if v is None else v for v, null in zip(row, self._nulls[table.code], strict=True)))
 
     def commit(self) -> None:
         """The frames made last are in the spool."""

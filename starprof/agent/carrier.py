@@ -6,11 +6,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from pathlib import Path
 
 from starprof.agent.buffer import RowBuffer, Rows, Streams
 from starprof.agent.rings import Rings
-from starprof.agent.state import AgentState
+from starprof.agent.state import AgentState, StateFile
 from starprof.collectors.base import NodeContext
 from starprof.errors import SpoolError
 from starprof.model import events
@@ -41,7 +40,10 @@ class Carrier:
         self.rings = Rings(spool.rings, context, next_slots)
         self._node = context.node
         self._state = state
-        self._state_path: Path = spool.agents / f"{source}.json"
+        try:
+            self._state_file = StateFile(spool.agents / f"{source}.json")
+        except OSError as error:
+            raise SpoolError(f"can't write the spool in {spool.agents}: {error.strerror}") from error
         self._handed: deque[tuple[int, Rows]] = deque()
         self._own = RowBuffer()
         self._kept: Rows = {}
@@ -93,6 +95,7 @@ class Carrier:
             written = False
         self._state.clean = written
         self._save_state()
+        self._state_file.close()
 
     def _carry(self, now_ns: int) -> bool:
         """One round; returns whether all that it had is now in the spool."""
@@ -146,7 +149,7 @@ class Carrier:
     def _save_state(self) -> None:
         self._state.next_slots = self.rings.next_slots()
         try:
-            self._state.save(self._state_path)
+            self._state_file.save(self._state)
         except OSError:
             return  # a full disk: the successor reads the rings from an older slot, the ledger cuts what is double
 

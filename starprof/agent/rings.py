@@ -28,6 +28,7 @@ _SILENT_NS = 30 * _SECOND_NS
 """A ring whose process can't be seen from here counts as alive for that long after its last sign of life."""
 _TICK_NS = 10_000_000
 _NEVER_NS = 1 << 62
+_BUSY_SLOTS = 500
 _EVENT_KIND_AT = 40
 """Offset of the kind in an event slot: five integers stand before it."""
 
@@ -63,11 +64,16 @@ class OpenRing:
 
 
 class Rings:
-    """All rings of one node."""
+    """All rings of one node.
+
+    Attributes:
+        busy: a ring fills so fast that it should be drained more often than once a second.
+    """
 
     def __init__(self, folder: Path, context: NodeContext, next_slots: Mapping[str, int]) -> None:
         """`next_slots`: where an earlier agent stopped, by ring stem."""
-        self._folder = folder
+        self.busy = False
+        self._folder = str(folder)
         self._context = context
         self._prefix = f"n{context.node}-"
         self._open: dict[str, OpenRing] = {}
@@ -80,7 +86,7 @@ class Rings:
     def find(self) -> None:
         """Open rings that appeared; one that is not ready is tried again."""
         try:
-            changed_ns = self._folder.stat().st_mtime_ns
+            changed_ns = os.stat(self._folder).st_mtime_ns  # noqa: PTH116 - called every second
             if changed_ns == self._folder_changed_ns:
                 return
             names = os.listdir(self._folder)  # noqa: PTH208 - only names are needed
@@ -92,7 +98,7 @@ class Rings:
             if suffix != ".ring" or not stem.startswith(self._prefix) or stem in self._open or stem in self._done:
                 continue
             try:
-                reader = RingReader(self._folder / name)
+                reader = RingReader(Path(self._folder, name))
             except SpoolError:
                 complete = False
                 continue
@@ -103,11 +109,13 @@ class Rings:
     def drain(self, mono_ns: int, rows: RowBuffer) -> list[Frame]:
         """Read what is new in every ring. Call `commit` when the frames are written, else they come again."""
         found: list[Frame] = []
+        self.busy = False
         for stem, ring_ in self._open.items():
             if mono_ns - ring_.described_ns >= _DESCRIBE_NS or ring_.generation != ring_.described:
                 found += self._describe(stem, ring_, mono_ns, rows)
             if ring_.reader.written > ring_.next_slot:
                 batch = ring_.reader.read(ring_.next_slot)
+                self.busy = self.busy or batch.next_slot - ring_.next_slot > _BUSY_SLOTS
                 found += batch.frames(stem, self._context.node)
                 ring_.drained_to = batch.next_slot
                 ring_.said_exit = ring_.said_exit or _tells_exit(batch)
@@ -237,7 +245,7 @@ class Rings:
 def _running(process: ProcFile) -> bool:
     """Whether a process exists and is no zombie; the descriptor can't be fooled by a pid that is used again."""
     try:
-        return parse_stat(process.read()).state not in ("Z", "X")
+        return not parse_stat(process.read()).ended
     except OSError:
         return False
 

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 from starprof.collectors.base import NodeContext, Rows
 from starprof.collectors.notes import Notes, Pace
 from starprof.collectors.procfile import ProcFile, read_once
-from starprof.collectors.procstat import Stat, Status, field, parse_stat, parse_status
+from starprof.collectors.procstat import Stat, Status, command_name, field, parse_stat, parse_status
 from starprof.model.schema import BY_NAME, INT_NULL
 
 _PROCESS = BY_NAME["process"]
 _SECOND_NS = 1_000_000_000
 _NEXT_NS = 950_000_000
 """A second, less the slack that a tick may come early."""
+_CHILD_STATUS_NS = 5 * _SECOND_NS - 50_000_000
+"""How often the status file of a rank's child is read: it is the dearest of all."""
+_MOST_NAMES = 10_000
 _MINUTE_NS = 60 * _SECOND_NS
 _PSS_SHARE = 0.0005
 """Most of one core that reading PSS may take; the kernel walks the page tables for it (17 ms a GiB)."""
 _PSS_MOST_BYTES = 2 << 30
 """No PSS of larger processes: the read would be felt by the process itself."""
 
+REAL_PROC = Path("/proc")
+"""Only here system calls may stand in for files: with another procfs its pids are not this kernel's."""
 MISSING_DETAIL = (INT_NULL,) * 12
 """The columns from `voluntary_switches` on, in a row between two detailed ones."""
 
@@ -28,7 +34,20 @@ MISSING_DETAIL = (INT_NULL,) * 12
 class ProcessFiles:
     """Kept-open files of one process of a rank's tree."""
 
-    __slots__ = ("cpus", "due_ns", "io", "is_rank", "pid", "pss_due_ns", "rank", "schedstat", "stat", "status")
+    __slots__ = (
+        "allowed_cpus",
+        "cpus",
+        "due_ns",
+        "io",
+        "is_rank",
+        "pid",
+        "pss_due_ns",
+        "rank",
+        "schedstat",
+        "stat",
+        "status",
+        "status_due_ns",
+    )
 
     def __init__(self, pid: int, rank: int, is_rank: bool, stat: ProcFile) -> None:
         self.pid = pid
@@ -40,7 +59,9 @@ class ProcessFiles:
         self.io: ProcFile | None = None
         self.due_ns = 0
         self.pss_due_ns = 0
+        self.status_due_ns = 0
         self.cpus: str | None = None
+        self.allowed_cpus = INT_NULL
 
     def scheduled(self) -> tuple[int, int]:
         """Time on a CPU and time runnable without one of the main thread, us.
@@ -65,12 +86,13 @@ class DetailReader:
 
     def __init__(self, context: NodeContext, notes: Notes) -> None:
         self._proc = str(context.proc)
+        self._real = context.proc == REAL_PROC
         self._node = context.node
         self._notes = notes
         self._tick_us = 1_000_000 // os.sysconf("SC_CLK_TCK")
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._users = _users()
-        self._named: dict[int, tuple[int, str, str]] = {}
+        self._named: dict[int, tuple[str, str]] = {}
         self._pss_pace = Pace(_SECOND_NS, _PSS_SHARE, time.thread_time_ns)
         self._counts_blkio: bool | None = None
 
@@ -122,49 +144,58 @@ class DetailReader:
         # Spread over the second by pid, so that no tick has to read all processes.
         first = files.due_ns == 0
         files.due_ns = mono_ns + (_NEXT_NS * (500 + files.pid * 97 % 500) // 1000 if first else _NEXT_NS)
-        stat = parse_stat(files.stat.read())
-        status = parse_status(files.status.read()) if files.status is not None else _NO_STATUS
-        if status.cpus != files.cpus:
-            files.cpus = status.cpus
-            self._name(files.pid, files.rank, stat, status, mono_ns, rows)
+        data = files.stat.read()
+        stat = parse_stat(data)
+        allowed_cpus = self._allowed(files)
+        voluntary = involuntary = INT_NULL
+        if files.is_rank or mono_ns >= files.status_due_ns or allowed_cpus != files.allowed_cpus:
+            files.status_due_ns = mono_ns + _CHILD_STATUS_NS
+            status = parse_status(files.status.read()) if files.status is not None else _NO_STATUS
+            voluntary, involuntary = status.voluntary_switches, status.involuntary_switches
+            allowed_cpus = files.allowed_cpus = status.allowed_cpus
+            if status.cpus != files.cpus:
+                files.cpus = status.cpus
+                self._name(files.pid, files.rank, data, status, mono_ns, rows)
         read_bytes, write_bytes = self._io(files, rows)
         pss = self._pss(files, stat.rss_pages * self._page_bytes, mono_ns, rows)
-        return self._columns(stat, status, pss, read_bytes, write_bytes, rows)
+        tail = (read_bytes, write_bytes, self._blkio_us(stat, rows))
+        return (voluntary, involuntary, *self._memory_and_place(stat, pss), allowed_cpus, *tail)
+
+    def _allowed(self, files: ProcessFiles) -> int:
+        """Size of the affinity mask from the kernel itself: a tenth of the price of the status file."""
+        if not self._real:
+            return files.allowed_cpus
+        try:
+            return len(os.sched_getaffinity(files.pid))
+        except OSError:
+            return files.allowed_cpus
+
+    def _memory_and_place(self, stat: Stat, pss_bytes: int) -> tuple[int, ...]:
+        """The columns from `minor_faults` to `last_cpu`."""
+        rss_bytes = stat.rss_pages * self._page_bytes
+        return (stat.minor_faults, stat.major_faults, stat.threads, rss_bytes, pss_bytes, stat.last_cpu)
 
     def read_foreign(self, pid: int, mono_ns: int, rows: Rows) -> tuple[int, ...] | None:
         """The detailed columns of a foreign process; None when it ended meanwhile or may not be read."""
         try:
-            stat = parse_stat(read_once(f"{self._proc}/{pid}/stat"))
+            data = read_once(f"{self._proc}/{pid}/stat")
             status = parse_status(read_once(f"{self._proc}/{pid}/status"))
         except OSError as error:
             self._note_refusal(error, "foreign", rows)
             return None
-        said = (-1, stat.name, status.cpus)
+        stat = parse_stat(data)
+        said = (command_name(data), status.cpus)
         if self._named.get(pid) != said:
-            if len(self._named) > 10_000:
+            if len(self._named) > _MOST_NAMES:
                 self._named.clear()
             self._named[pid] = said
-            self._name(pid, -1, stat, status, mono_ns, rows)
-        return self._columns(stat, status, INT_NULL, INT_NULL, INT_NULL, rows)
+            self._name(pid, -1, data, status, mono_ns, rows)
+        switches = (status.voluntary_switches, status.involuntary_switches)
+        tail = (status.allowed_cpus, INT_NULL, INT_NULL, self._blkio_us(stat, rows))
+        return (*switches, *self._memory_and_place(stat, INT_NULL), *tail)
 
-    def _columns(
-        self, stat: Stat, status: Status, pss: int, read_bytes: int, write_bytes: int, rows: Rows
-    ) -> tuple[int, ...]:
-        blkio_us = stat.blkio_ticks * self._tick_us if self._blkio_counts(rows) else INT_NULL
-        return (
-            status.voluntary_switches,
-            status.involuntary_switches,
-            stat.minor_faults,
-            stat.major_faults,
-            stat.threads,
-            stat.rss_pages * self._page_bytes,
-            pss,
-            stat.last_cpu,
-            status.allowed_cpus,
-            read_bytes,
-            write_bytes,
-            blkio_us,
-        )
+    def _blkio_us(self, stat: Stat, rows: Rows) -> int:
+        return stat.blkio_ticks * self._tick_us if self._blkio_counts(rows) else INT_NULL
 
     def _blkio_counts(self, rows: Rows) -> bool:
         """Whether the kernel accounts block I/O delays: since 5.14 it does not unless asked, and then says 0."""
@@ -207,20 +238,11 @@ class DetailReader:
         pss_kib = field(data, b"\nPss:")
         return pss_kib * 1024 if pss_kib >= 0 else INT_NULL
 
-    def _name(self, pid: int, rank: int, stat: Stat, status: Status, mono_ns: int, rows: Rows) -> None:
+    def _name(self, pid: int, rank: int, stat: bytes, status: Status, mono_ns: int, rows: Rows) -> None:
         """A row of table `process`: at first sight, and again when the affinity mask changed."""
         user = self._users.get(status.uid, str(status.uid)) if status.uid >= 0 else None
-        cells = (
-            self._node,
-            pid,
-            rank,
-            stat.parent_pid,
-            stat.name,
-            user,
-            status.cpus or None,
-            self._group(pid),
-            mono_ns,
-        )
+        who = (self._node, pid, rank, parse_stat(stat).parent_pid, command_name(stat), user)
+        cells = (*who, status.cpus or None, self._group(pid), mono_ns)
         rows.add(_PROCESS, cells)
 
     def _group(self, pid: int) -> str | None:

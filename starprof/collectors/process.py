@@ -1,9 +1,9 @@
 """The process trees of the ranks, and foreign processes that use much CPU.
 
 Per tick and process of a tree one `clock_gettime` (CPU time of all threads, in ns: /proc/PID/stat counts in ticks of
-10 ms) and one read of /proc/PID/schedstat (main thread: where the hook's spans are measured). Reading
-the schedstat of all threads would cost 40 reads for a usual rank and is not done. The rest is read once a second,
-at another tick for each process. Arguments and environment of processes are never read.
+10 ms), and for the rank itself one read of /proc/PID/schedstat (main thread: where the hook's spans are measured; the
+schedstat of all threads would take 40 reads for a usual rank). The rest is read once a second, at another
+tick for each process. Arguments and environment of processes are never read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from starprof.collectors.base import NodeContext, Rows, Unavailable
 from starprof.collectors.foreign import CpuClock, ForeignScan, Heavy
 from starprof.collectors.notes import Notes, Pace
-from starprof.collectors.procdetail import MISSING_DETAIL, DetailReader, ProcessFiles
+from starprof.collectors.procdetail import MISSING_DETAIL, REAL_PROC, DetailReader, ProcessFiles
 from starprof.collectors.tree import ProcessTree
 from starprof.model.schema import BY_NAME, INT_NULL
 
@@ -26,8 +26,10 @@ _MANY = 64
 _MOST = 512
 """No more processes than this are sampled, so that descriptors and cost stay bounded."""
 _FOREIGN = -1
+_NOT_READ = (INT_NULL, INT_NULL)
 _SCAN_SHARE = 0.001
 """Most of one core that looking through all processes of the node may take."""
+_KERNEL_NS = 5 * _SECOND_NS - 50_000_000
 _JOB_SETTLES_NS = 10 * _SECOND_NS
 """Other processes of the job count as foreign only that long after the last rank appeared: they may become ranks."""
 
@@ -52,6 +54,7 @@ class ProcessCollector:
         self._tracked: dict[int, ProcessFiles] = {}
         self._rank_pids: dict[int, int] = {}
         self._settled_ns = 0
+        self._kernel_due_ns = 0
         self._pace = Pace(_SECOND_NS, _SCAN_SHARE, time.thread_time_ns)
         self._clock: CpuClock = kernel_cpu_ns
 
@@ -66,8 +69,9 @@ class ProcessCollector:
         self._tree = ProcessTree(str(context.proc))
         self._detail = DetailReader(context, self._notes)
         # The kernel's clocks are of the real processes: with another procfs they come from its stat files.
-        self._clock = kernel_cpu_ns if context.proc == Path("/proc") else self._detail.cpu_ns
+        self._clock = kernel_cpu_ns if context.proc == REAL_PROC else self._detail.cpu_ns
         self._foreign = ForeignScan(self._clock)
+        self._kernel_threads = ForeignScan(self._clock)
         try:
             self._tree.refresh({})  # the ranks join at the first sample
         except OSError as error:
@@ -122,7 +126,7 @@ class ProcessCollector:
                 continue
             try:
                 cpu_us = clock(pid) // 1000
-                on_cpu_us, run_delay_us = files.scheduled()
+                on_cpu_us, run_delay_us = files.scheduled() if detailed or files.is_rank else _NOT_READ
                 detail = self._detail.read(files, mono_ns, rows) if detailed else MISSING_DETAIL
             except OSError:  # it ended
                 gone.append(pid)
@@ -134,11 +138,18 @@ class ProcessCollector:
             self._tree.forget(pid)
 
     def _sample_foreign(self, mono_ns: int, rows: Rows) -> None:
-        found, reused = self._foreign.scan(mono_ns, self._tree.parents, self._not_foreign(mono_ns))
-        for pid in reused:
-            self._tree.forget(pid)
-        for heavy in found:
-            self._add_foreign(heavy, mono_ns, rows)
+        """Processes once a second, kernel threads (most of all pids, seldom heavy) every five seconds."""
+        scans = [(self._foreign, self._tree.processes)]
+        if mono_ns >= self._kernel_due_ns:
+            self._kernel_due_ns = mono_ns + _KERNEL_NS
+            scans.append((self._kernel_threads, self._tree.kernel_threads))
+        excluded = self._not_foreign(mono_ns)
+        for scan, pids in scans:
+            found, reused = scan.scan(mono_ns, pids, excluded)
+            for pid in reused:
+                self._tree.forget(pid)
+            for heavy in found:
+                self._add_foreign(heavy, mono_ns, rows)
 
     def _not_foreign(self, mono_ns: int) -> set[int]:
         """The ranks' trees, starprof's own processes, and for a while what may still become a rank."""

@@ -10,8 +10,7 @@ from starprof.model.schema import INT_NULL
 class Stat(NamedTuple):
     """The fields of /proc/PID/stat that are used; times in clock ticks (`start_ticks` since boot), rss in pages."""
 
-    name: str
-    state: str
+    state: bytes
     parent_pid: int
     minor_faults: int
     major_faults: int
@@ -21,6 +20,11 @@ class Stat(NamedTuple):
     rss_pages: int
     last_cpu: int
     blkio_ticks: int
+
+    @property
+    def ended(self) -> bool:
+        """A zombie, or on its way out: it does nothing any more."""
+        return self.state in (b"Z", b"X")
 
 
 class Status(NamedTuple):
@@ -39,21 +43,24 @@ def parse_stat(data: bytes) -> Stat:
     Raises:
         ValueError, IndexError: it is not such a file.
     """
-    end = data.rindex(b")")
-    rest = data[end + 2 :].split()
+    rest = data[data.rindex(b")") + 2 :].split(None, 40)
     return Stat(
-        name=data[data.index(b"(") + 1 : end].decode(errors="replace"),
-        state=rest[0].decode(),
-        parent_pid=int(rest[1]),
-        minor_faults=int(rest[7]),
-        major_faults=int(rest[9]),
-        cpu_ticks=int(rest[11]) + int(rest[12]),
-        threads=int(rest[17]),
-        start_ticks=int(rest[19]),
-        rss_pages=int(rest[21]),
-        last_cpu=int(rest[36]),
-        blkio_ticks=int(rest[39]) if len(rest) > 39 else INT_NULL,
+        rest[0],
+        int(rest[1]),
+        int(rest[7]),
+        int(rest[9]),
+        int(rest[11]) + int(rest[12]),
+        int(rest[17]),
+        int(rest[19]),
+        int(rest[21]),
+        int(rest[36]),
+        int(rest[39]),
     )
+
+
+def command_name(stat: bytes) -> str:
+    """The command name in /proc/PID/stat (comm: at most 15 characters, never arguments)."""
+    return stat[stat.index(b"(") + 1 : stat.rindex(b")")].decode(errors="replace")
 
 
 def parse_status(data: bytes) -> Status:

@@ -13,17 +13,26 @@ from starprof.collectors.procfile import read_once
 from starprof.collectors.procstat import parse_stat
 
 _INIT = 1
+_KTHREADD = 2
 _DEEPEST = 100
 """A longer line of ancestors is a loop of pids that were used again."""
 
 
 class ProcessTree:
-    """Parents of all visible processes, and the rank that each belongs to."""
+    """All visible processes, their parents, and the rank that each belongs to.
+
+    Attributes:
+        parents: pid -> pid of its parent, for everything below.
+        processes, kernel_threads: pids of both sorts.
+        rank_of: pid -> rank, for the processes in a rank's tree.
+    """
 
     def __init__(self, proc: str) -> None:
         """`proc`: root of procfs."""
         self._proc = proc
         self.parents: dict[int, int] = {}
+        self.processes: set[int] = set()
+        self.kernel_threads: set[int] = set()
         self.rank_of: dict[int, int] = {}
         self._ranks: dict[int, int] = {}
 
@@ -50,6 +59,8 @@ class ProcessTree:
         """The process ended (its pid may be in use again: the next refresh treats it as new)."""
         self.parents.pop(pid, None)
         self.rank_of.pop(pid, None)
+        self.processes.discard(pid)
+        self.kernel_threads.discard(pid)
 
     def _orphan(self, gone: set[int]) -> None:
         for pid in gone:
@@ -60,11 +71,14 @@ class ProcessTree:
 
     def _learn(self, pid: int) -> None:
         try:
-            self.parents[pid] = parse_stat(read_once(f"{self._proc}/{pid}/stat")).parent_pid
+            parent = parse_stat(read_once(f"{self._proc}/{pid}/stat")).parent_pid
         except (ProcessLookupError, FileNotFoundError):
             return
         except (OSError, ValueError, IndexError):  # hidepid, or not a process: never looked at again
-            self.parents[pid] = 0
+            parent = 0
+        self.parents[pid] = parent
+        kin = self.kernel_threads if _KTHREADD in (pid, parent) else self.processes
+        kin.add(pid)
 
     def _assign(self, pids: Iterable[int]) -> bool:
         changed = False

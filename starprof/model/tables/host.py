@@ -13,7 +13,7 @@ AGENT_SAMPLE = Table(
         gauge("rss_bytes", "resident memory of the agent"),
         counter("ticks", "sampling rounds since its start"),
         counter("late_ticks", "rounds that began more than half a period late"),
-        gauge("fds", "open file descriptors"),
+        gauge("fds", "open file descriptors, every ten seconds"),
     ),
     packed=True,
     sampled=True,
@@ -69,7 +69,8 @@ PROCESS_SAMPLE = Table(
     13,
     "process_sample",
     """One row per process and tick; rank -1 is a process of no rank (foreign, once a second, only while it uses much
-CPU). cpu_us, run_delay_us and on_cpu_us are in every row; the others are read once a second and NULL in between.""",
+CPU). cpu_us is in every row, run_delay_us and on_cpu_us in every row of a rank's own process. The others are read once
+a second (context switches of a rank's children every five) and NULL in the rows between.""",
     (
         NODE_KEY,
         AT,
