@@ -14,12 +14,12 @@ from collections.abc import Sequence
 import typer
 
 from starprof import __version__
-from starprof.cli import record
+from starprof.cli import demo, record, report, summary
 from starprof.errors import StarprofError
 
 EXIT_INTERRUPTED = 130
 
-VERBS = (record.register,)
+VERBS = (record.register, summary.register, report.register, demo.register)
 """One line a verb, in the order of `--help`."""
 
 

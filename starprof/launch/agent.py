@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from starprof.launch.children import Child, start_helper
@@ -35,9 +35,9 @@ class AgentKeeper:
     restarts: int = 0
     _child: Child | None = None
     _started_s: float = 0.0
-    _died_ns: int | None = None
-    _delay_s: float = field(default=0.0)
+    _delay_s: float = 0.0
     _due_s: float = 0.0
+    _how: str = "it could not be started"
 
     def start(self) -> None:
         """Start the agent; when even that fails, it is tried again like a restart."""
@@ -53,7 +53,6 @@ class AgentKeeper:
     def tend(self) -> None:
         """Notice a dead agent, and restart it when it is due."""
         if self._child is not None and not self._child.running():
-            self._died_ns = time.monotonic_ns()
             self._how = name(self._child.ended_by) if self._child.ended_by else f"exit code {self._child.exit_code}"
             self._child = None
             self._plan_restart()
@@ -92,8 +91,5 @@ class AgentKeeper:
         self._due_s = time.monotonic() + self._delay_s
 
     def _note_restart(self) -> None:
-        now_ns = time.monotonic_ns()
+        # The gap that this leaves is told by the new agent: it knows when the old one wrote last.
         self.journal.event(events.AGENT_RESTART, value=self.restarts, detail=f"the agent ended: {self._how}")
-        self.journal.gap("agent", self._died_ns, now_ns, f"the agent ended ({self._how}) and was started again")
-
-    _how: str = "it could not be started"

@@ -1,4 +1,4 @@
-"""The recorder's own rows (signals, restarts, gaps, clock offsets), on their way through the spool like all others."""
+"""The recorder's own rows (signals, restarts, clock offsets), on their way through the spool like all others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from starprof.errors import SpoolError
 from starprof.model.columns import Table, row
-from starprof.model.tables.job import CLOCK, EVENT, GAP
+from starprof.model.tables.job import CLOCK, EVENT
 from starprof.spool.frame import json_frame
 from starprof.spool.segment import SegmentWriter
 
@@ -34,13 +34,6 @@ class Journal:
         """One row of table `event`, now."""
         now_ns = time.monotonic_ns()
         self._add(EVENT, row(EVENT, node=self._node, mono_ns=now_ns, kind=kind, value=value, detail=detail))
-
-    def gap(self, source: str, from_mono_ns: int | None, to_mono_ns: int | None, reason: str) -> None:
-        """One row of table `gap`."""
-        cells = row(
-            GAP, source=source, node=self._node, from_mono_ns=from_mono_ns, to_mono_ns=to_mono_ns, reason=reason
-        )
-        self._add(GAP, cells)
 
     def clock(self, offset_ns: int, error_ns: int, method: str) -> None:
         """One measured offset of this node's monotonic clock to node 0's."""

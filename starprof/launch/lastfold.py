@@ -16,7 +16,7 @@ from pathlib import Path
 
 from starprof.errors import StarprofError
 from starprof.spool.layout import Spool
-from starprof.store.ingest import fold
+from starprof.store.ingest import fold, leave_pandas_out
 from starprof.store.runfile import RunFile
 
 GO = b"go\n"
@@ -31,6 +31,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("run", type=Path)
     parser.add_argument("--max-size", type=int)
     chosen = parser.parse_args(argv)
+    leave_pandas_out()
     if sys.stdin.buffer.readline() != GO:
         return 1
     try:

@@ -72,9 +72,8 @@ class Receiver:
         host, port = self._listener.getsockname()[:2]
         return str(host), int(port)
 
-    def start(self, journal: Journal) -> None:
+    def start(self, journal: Journal) -> None:  # noqa: ARG002 - the nodes that join measure the clocks
         """Begin to accept nodes."""
-        journal.clock(0, 0, "same-boot")
         threading.Thread(target=self._accept, name="accept", daemon=True).start()
 
     def begin_end(self, *, drained: bool) -> None:  # noqa: ARG002 - our own rings are read in place
@@ -192,7 +191,7 @@ class Receiver:
         if not isinstance(wanted, int) or wanted < 1:
             return "a node that joins has an id from 1 on"
         taken = self._peers.get(wanted)
-        if taken is not None:
+        if taken is not None and (taken.channel is not None or taken.host != host):
             return f"node {wanted} is recorded by {taken.host} already: give another --node-rank, or none"
         self._peers[wanted] = Peer(wanted, host, recorder)
         return self._peers[wanted]

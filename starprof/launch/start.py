@@ -19,7 +19,7 @@ from starprof.launch.plan import DEFAULT_RATE_HZ, Plan
 from starprof.launch.signals import WATCHED
 from starprof.model import env
 
-MAX_RATE_HZ = 1000.0
+MIN_RATE_HZ, MAX_RATE_HZ = 0.1, 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +115,8 @@ def _rate(wish: Wish, environ: Mapping[str, str]) -> float:
             rate_hz = float(given)
         except ValueError:
             raise UsageError(f"{env.RATE_HZ}={given!r} is not a number") from None
-    if not 0 < rate_hz <= MAX_RATE_HZ:
-        raise UsageError(f"the sampling rate must lie above 0 and not above {MAX_RATE_HZ:g} Hz, not {rate_hz:g}")
+    if not MIN_RATE_HZ <= rate_hz <= MAX_RATE_HZ:
+        raise UsageError(f"the sampling rate must lie between {MIN_RATE_HZ:g} and {MAX_RATE_HZ:g} Hz, not {rate_hz:g}")
     return rate_hz
 
 
