@@ -1,6 +1,10 @@
+import sys
 from pathlib import Path
 
 import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "spool"))  # spool_parts
+
 from store_parts import new_spool
 
 from starprof.spool.layout import Spool
