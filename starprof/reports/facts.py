@@ -64,8 +64,14 @@ def lateness_us(run: RunData) -> Matrix:
     return arrival - reference
 
 
-def total_seconds(run: RunData) -> float:
-    """Wall time of the steps looked at: sum of the median rank's step times; NaN without steps."""
+def total_seconds(run: RunData, verdict: Verdict) -> float:
+    """Wall time of the steps looked at; NaN without steps.
+
+    It is the time of which `verdict.cost` is a share, so that no sentence contradicts itself; where nothing was
+    lost, the sum of the median rank's step times.
+    """
+    if verdict.cost.share > 0:
+        return verdict.cost.seconds / verdict.cost.share
     duration = column(run, "dur_us")
     if not duration.size:
         return float("nan")
@@ -80,7 +86,10 @@ def step_us(run: RunData) -> float:
 
 
 def main_finding(verdict: Verdict) -> Finding | None:
-    """The finding the verdict's headline is about."""
+    """The finding that the verdict is about: the first that blames a rank, if the verdict blames one."""
+    blaming = [finding for finding in verdict.findings if finding.ranks]
+    if verdict.verdict == "straggler" and blaming:
+        return blaming[0]
     return verdict.findings[0] if verdict.findings else None
 
 

@@ -56,4 +56,4 @@ class Material:
     @cached_property
     def total_seconds(self) -> float:
         """Wall time of the steps looked at."""
-        return facts.total_seconds(self.run)
+        return facts.total_seconds(self.run, self.verdict)

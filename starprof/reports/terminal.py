@@ -38,7 +38,7 @@ def render(run: RunData, verdict: Verdict, terminal: Terminal) -> str:
     out = _Lines(terminal)
     _headline(out, run, verdict)
     for number, finding in enumerate(verdict.findings, 1):
-        _finding(out, number, finding, facts.total_seconds(run))
+        _finding(out, number, finding, facts.total_seconds(run, verdict))
     _ranks(out, run, verdict)
     _missing(out, run, verdict)
     _overhead(out, run, verdict)
@@ -73,10 +73,10 @@ class _Lines:
 
 def _headline(out: _Lines, run: RunData, verdict: Verdict) -> None:
     color = VERDICT_COLORS.get(verdict.verdict, YELLOW)
-    total = facts.total_seconds(run)
-    sentence = words.headline(verdict, total).sentence
+    total = facts.total_seconds(run, verdict)
+    sentence = words.headline(verdict, facts.main_finding(verdict), total).sentence
     out.text(f"{words.VERDICT_TITLES[verdict.verdict].upper()}: {sentence}", BOLD, color)
-    if verdict.reason and verdict.reason not in sentence:
+    if verdict.reason and verdict.verdict != "straggler" and verdict.reason not in sentence:
         out.text(verdict.reason)
     steps = f", steps {verdict.steps[0]}-{verdict.steps[1]}" if verdict.steps else ""
     nodes = len({rank.node for rank in run.ranks})

@@ -90,9 +90,14 @@ class Headline:
         return f"{told}; {self.costs}" if self.costs else told
 
 
-def headline(verdict: Verdict, total_seconds: float) -> Headline:
-    """The verdict as one sentence; `total_seconds` is the wall time of the steps looked at (NaN unknown)."""
-    finding = verdict.findings[0] if verdict.findings else None
+def headline(verdict: Verdict, finding: Finding | None, total_seconds: float) -> Headline:
+    """The verdict as one sentence.
+
+    Args:
+        verdict: the whole answer.
+        finding: the finding that it is about.
+        total_seconds: wall time of the steps looked at, NaN unknown.
+    """
     costs = _costs(verdict, total_seconds)
     if verdict.verdict == "straggler" and finding is not None and finding.ranks:
         return Headline(_blame(finding), f"{finding.cause} {since(finding)}".strip(), costs)

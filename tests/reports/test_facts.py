@@ -45,11 +45,15 @@ def test_own_time_is_the_step_without_its_collectives(run: RunData):
 
 def test_total_time_takes_the_median_rank_of_every_step(run: RunData):
     few = with_columns(run, dur_us=[[1e6, 2e6], [1e6, 2e6], [9e6, np.nan]])
-    assert facts.total_seconds(few) == pytest.approx(3.0)
+    assert facts.total_seconds(few, healthy(run)) == pytest.approx(3.0)
+
+
+def test_total_time_fits_the_cost_and_its_share(run: RunData, verdict: Verdict):
+    assert facts.total_seconds(run, verdict) == pytest.approx(verdict.cost.seconds / verdict.cost.share)
 
 
 def test_a_run_without_steps_has_no_total_time(run: RunData):
-    assert np.isnan(facts.total_seconds(with_columns(run, dur_us=np.empty((2, 0)).tolist())))
+    assert np.isnan(facts.total_seconds(with_columns(run, dur_us=np.empty((2, 0)).tolist()), healthy(run)))
 
 
 def test_window_is_the_steps_of_the_finding(run: RunData, verdict: Verdict):

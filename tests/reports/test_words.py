@@ -7,7 +7,7 @@ import pytest
 
 from starprof.model import causes
 from starprof.model.verdict import Cost, Finding, Verdict, VerdictKind
-from starprof.reports import words
+from starprof.reports import facts, words
 
 FINDING = Finding(
     kind="chronic", cause="backward-compute", ranks=(1,), nodes=("n0",), onset_step=120, slowdown=1.42, confidence=0.97
@@ -16,7 +16,7 @@ VERDICT = Verdict("demo", 4, (0, 599), "straggler", Cost(11.1, 0.18, 0.0), (FIND
 
 
 def told(verdict: Verdict, total: float = 62.0) -> str:
-    return words.headline(verdict, total).sentence.replace(words.TIMES, "x")
+    return words.headline(verdict, facts.main_finding(verdict), total).sentence.replace(words.TIMES, "x")
 
 
 def test_headline_names_rank_size_cause_onset_and_cost_in_one_sentence():

@@ -11,9 +11,10 @@ from starprof.reports.material import Material
 def render(material: Material) -> Section:
     """Kicker, headline, what it costs, and up to four figures."""
     verdict, total = material.verdict, material.total_seconds
-    told = words.headline(verdict, total)
+    told = words.headline(verdict, material.finding, total)
     title = words.sentence(told.who)
-    lines = [line for line in (_why(material.finding, told.why), verdict.reason) if line]
+    reason = "" if verdict.verdict == "straggler" else verdict.reason  # there the headline has said it all
+    lines = [line for line in (_why(material.finding, told.why), words.sentence(reason)) if line]
     told_once = "".join(f'<p class="lead">{text(line)}</p>' for line in dict.fromkeys(lines))
     tiles = "".join(
         f'<div class="tile"><span class="figure">{text(figure)}</span><span class="label">{text(label)}</span></div>'
@@ -45,7 +46,7 @@ def _tiles(material: Material) -> list[tuple[str, str]]:
         total = material.total_seconds
         of = f"of {words.seconds(total)} lost" if total == total else "lost"
         tiles += [(words.seconds(verdict.cost.seconds), of), (words.percent(verdict.cost.share), "of the job's time")]
-    if verdict.cost.gpu_hours > 0:
+    if verdict.cost.gpu_hours > 0 and any(rank.gpu_uuid for rank in material.run.ranks):
         tiles.append((f"{verdict.cost.gpu_hours:.2g} h", "of GPU time lost"))
     if finding is not None and verdict.verdict != "none":
         tiles.append((words.percent(finding.confidence), f"confidence: {words.certainty(finding.confidence)}"))
