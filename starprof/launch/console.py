@@ -13,13 +13,3 @@ def say(text: str) -> None:
         os.write(_STDERR, f"starprof: {text}\n".encode(errors="replace"))
     except OSError:
         return
-
-
-def last_line(path: os.PathLike[str]) -> str:
-    """Last line of a log that is not empty, "" when there is none."""
-    try:
-        with open(path, errors="replace") as file:  # noqa: PTH123 - accepts any path-like
-            lines = [line.strip() for line in file if line.strip()]
-    except OSError:
-        return ""
-    return lines[-1] if lines else ""

@@ -14,8 +14,8 @@ from typing import Any
 from starprof.launch import ingest, runinfo, signals
 from starprof.launch.agent import AgentKeeper
 from starprof.launch.children import Child
-from starprof.launch.console import last_line, say
-from starprof.launch.ingest import IngestRunner, LastFold
+from starprof.launch.console import say
+from starprof.launch.ingest import Folded, IngestRunner, LastFold
 from starprof.launch.journal import Journal
 from starprof.launch.link import Link
 from starprof.launch.plan import Plan
@@ -36,7 +36,6 @@ class Finish:
         ingester: IngestRunner,
         journal: Journal,
         link: Link,
-        log: Path,
     ) -> None:
         self._plan = plan
         self._info = info
@@ -44,7 +43,6 @@ class Finish:
         self._ingest = ingester
         self._journal = journal
         self._link = link
-        self._log = log
         self._hurried = False
 
     def run(self) -> None:
@@ -70,10 +68,10 @@ class Finish:
             self._keep_for_merge()
 
     def _fold_in(self, last: LastFold) -> None:
-        result = self._final_ingest(last)
-        if result is None:
+        folded = self._final_ingest(last)
+        if folded is None:
             return
-        ranks, steps = result.get("ranks", 0), result.get("steps", 0)
+        ranks, steps = folded.ranks, folded.steps
         name = _shown(self._plan.path)
         say(f"wrote {name} ({ranks} rank{'s' * (ranks != 1)}, {steps} step{'s' * (steps != 1)})")
         if steps:
@@ -85,7 +83,7 @@ class Finish:
         if self._final_ingest(LastFold.prepare(self._ingest)) is not None:
             say(f"add them on node 0's run: starprof merge NODE0.starprof {_shown(self._plan.path)} -o RUN")
 
-    def _final_ingest(self, last: LastFold) -> dict[str, int] | None:
+    def _final_ingest(self, last: LastFold) -> Folded | None:
         """Fold everything in; None when that did not work (the user has been told)."""
         self._until(lambda: not self._ingest.running())
         for attempt in range(ingest.FINAL_TRIES):
@@ -93,20 +91,20 @@ class Finish:
             fold.go()
             if not self._until(partial(_ended, fold.child)):
                 fold.child.send(signal.SIGKILL)
-            result = fold.result()
-            if result:
-                self._remove_spool(result)
-                return result
+            folded = fold.result()
+            if not folded.error:
+                self._remove_spool(folded)
+                return folded
             if self._hurried:
                 break
-        why = "interrupted" if self._hurried else last_line(self._log) or "the ingester was killed"
+        why = "interrupted" if self._hurried else folded.error
         name = _shown(self._plan.path)
         say(f"not everything is in {name} yet ({why}); nothing is lost: `starprof summary {name}` folds it in")
         return None
 
-    def _remove_spool(self, result: dict[str, int]) -> None:
+    def _remove_spool(self, folded: Folded) -> None:
         """Everything is in the run file: nothing is left to fold in, unless somebody still writes."""
-        if not result.get("left"):
+        if not folded.left:
             shutil.rmtree(self._plan.spool.root, ignore_errors=True)
 
     def _until(self, done: Callable[[], bool], patience_s: float = float("inf")) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from starprof.launch.children import Child, start_helper
 from starprof.launch.environment import helper_argv
 from starprof.launch.plan import INGEST_SPOOL_BYTES
+from starprof.launch.signals import name
 from starprof.spool.layout import Spool
 
 LOOK_EVERY_S = 2.0
@@ -80,11 +81,22 @@ class IngestRunner:
         return [str(self.spool.root), str(self.run_file), *limit]
 
 
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """Outcome of the last run: ranks and steps in the file, files left in the spool, "" or why it failed."""
+
+    ranks: int = 0
+    steps: int = 0
+    left: int = 0
+    error: str = ""
+
+
 @dataclass
 class LastFold:
     """The last run, of a process that is started early and waits for the word."""
 
     child: Child
+    log: Path
     _go: int
     _result: int
 
@@ -107,7 +119,7 @@ class LastFold:
         finally:
             os.close(go_reader)
             os.close(result_writer)
-        return cls(child, go_writer, result_reader)
+        return cls(child, runner.log, go_writer, result_reader)
 
     def go(self) -> None:
         """Let it fold."""
@@ -118,15 +130,15 @@ class LastFold:
         finally:
             os.close(self._go)
 
-    def result(self) -> dict[str, int]:
-        """Counts that it printed; empty when it failed. Only once, after its end."""
+    def result(self) -> Folded:
+        """What came of it; asked only once, after its end."""
         with os.fdopen(self._result, "rb") as pipe:
             text = pipe.read(_RESULT_BYTES)
         try:
-            found: dict[str, int] = json.loads(text)
-        except ValueError:
-            return {}
-        return found
+            return Folded(**json.loads(text))
+        except (ValueError, TypeError):
+            how = name(self.child.ended_by) if self.child.ended_by else f"exit code {self.child.exit_code}"
+            return Folded(error=f"the ingester ended: {how}, see {self.log}")
 
 
 def sealed_bytes(spool: Spool) -> int:

@@ -3,8 +3,8 @@
     python -m starprof.launch.lastfold SPOOL RUN [--max-size BYTES]
 
 It imports what it needs (the slow part), waits for `go` on its standard input, folds everything in, and prints one
-JSON object: {"ranks": ..., "steps": ..., "left": files of the spool that are not done with}. Closing its input
-without `go`, as our death does, ends it with nothing done.
+JSON object: {"ranks": ..., "steps": ..., "left": files of the spool that are not done with}, or {"error": why not}.
+Closing its input without `go`, as the recorder's death does, ends it with nothing done.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
         report = fold(Spool(chosen.spool), chosen.run, final=True, wait_s=WAIT_S, max_size_bytes=chosen.max_size)
         counts = _counts(chosen.run)
     except StarprofError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stdout.write(json.dumps({"error": str(error)}))
         return error.exit_code
     sys.stdout.write(json.dumps({**counts, "left": len(report.left) + len(report.damaged)}))
     return 0

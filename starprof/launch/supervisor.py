@@ -106,7 +106,7 @@ class Supervisor:
     def _finish(self) -> None:
         self._info["ended_unix_ns"] = time.time_ns()
         self._info["exit_code"] = self.job.exit_code
-        Finish(self._plan, self._info, self._agent, self._ingest, self._journal, self._link, self._log).run()
+        Finish(self._plan, self._info, self._agent, self._ingest, self._journal, self._link).run()
 
     def _guard(self, part: Callable[[], object]) -> None:
         """The boundary of the recorder: whatever fails in a part of ours, the job and its exit code come first."""
