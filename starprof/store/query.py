@@ -264,9 +264,7 @@ def _as_frame(columns: Mapping[str, Any]) -> pd.DataFrame:
 
 def _without_mask(values: Any) -> pd.Series[Any]:
     if values.dtype == object:
-        if np.ma.isMaskedArray(values):
-            values = np.where(np.ma.getmaskarray(values), None, values.data)
-        return pd.Series(values, dtype=object)
+        return pd.Series(values.tolist(), dtype=object)  # a masked text becomes None
     if np.ma.isMaskedArray(values):
         values = np.ma.filled(values.astype(np.float64), np.nan) if values.mask.any() else values.data
     return pd.Series(values)
