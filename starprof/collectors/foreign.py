@@ -15,6 +15,9 @@ MAX_HEAVY = 8
 _LINGER_SCANS = 3
 """A process that calmed down is reported for that many scans more, so that its end is visible."""
 
+_EXCLUDED = -1
+"""Stands for the CPU time of a process that was excluded at a scan: nothing to compare with."""
+
 CpuClock = Callable[[int], int]
 """CPU time in ns that a process used; raises OSError when there is no such process."""
 
@@ -45,12 +48,16 @@ class ForeignScan:
         last, clock = self._last, self._clock
         for pid in pids:
             if pid in excluded:
+                now[pid] = _EXCLUDED
                 continue
             try:
                 cpu_ns = clock(pid)
             except OSError:
                 continue
             before = last.get(pid, 0)
+            if before == _EXCLUDED:
+                now[pid] = cpu_ns
+                continue
             if cpu_ns < before:
                 reused.add(pid)
                 continue
