@@ -72,13 +72,14 @@ class GpuCollector:
     def __init__(self, nvml: ModuleType | None = None) -> None:
         self._given = nvml
         self._devices: list[_Device] = []
-        self._paces = {f: Pace(_SECOND_NS, _SHARE, time.thread_time_ns) for f in FIELDS if f.dear}
+        self._paces = {f: Pace(0, _SHARE, time.thread_time_ns) for f in FIELDS if f.dear}
         self._xids: object | None = None
 
     def open(self, context: NodeContext, rows: Rows) -> None:
         """Start NVML and describe each GPU and MIG instance."""
         self._context = context
         self._notes = Notes(self.name, context.node)
+        self._devices.clear()
         self._nvml = self._given if self._given is not None else _import_nvml()
         try:
             self._nvml.nvmlInit()
@@ -88,7 +89,7 @@ class GpuCollector:
         for index in range(count):
             self._find(index, rows)
         if not self._devices:
-            self._nvml.nvmlShutdown()
+            self.close()
             raise Unavailable(f"NVML lists {count} GPUs and none of them can be read")
         self._listen(rows)
 
@@ -253,8 +254,8 @@ class GpuCollector:
         except self._nvml.NVMLError as error:
             self._notes.unavailable(rows, f"{device.uuid}.foreign_processes", f"NVML: {error}")
             return {}
-        known = self._context.tree.keys() | self._context.own_pids
-        foreign = [p for p in processes if p.pid not in known and not self._is_mps(p.pid)]
+        tree, own = self._context.tree, self._context.own_pids
+        foreign = [p for p in processes if p.pid not in tree and p.pid not in own and not self._is_mps(p.pid)]
         used = [p.usedGpuMemory for p in foreign]
         total = sum(used) if all(u is not None for u in used) else None
         return {"foreign_processes": len(foreign), "foreign_memory_bytes": total}

@@ -17,7 +17,6 @@ from starprof.collectors.notes import Pace
 from starprof.collectors.procfile import ProcFile, optional, shared
 from starprof.model.tables.host import IRQ_SAMPLE
 
-_SECOND_NS = 1_000_000_000
 _SHARE = 0.001
 
 
@@ -30,7 +29,7 @@ class IrqCollector:
     def open(self, context: NodeContext, rows: Rows) -> None:  # noqa: ARG002 - CPUs need no dictionary
         """Open /proc/softirqs, /proc/stat and /proc/interrupts."""
         self._node = context.node
-        self._pace = Pace(_SECOND_NS, _SHARE, time.thread_time_ns)
+        self._pace = Pace(0, _SHARE, time.thread_time_ns)
         try:
             self._softirqs = ProcFile(context.proc / "softirqs")
         except OSError as error:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 
 from starprof.collectors.base import NodeContext, Rows, Unavailable
 from starprof.collectors.ethtool import Ethtool, PriorityCounters
@@ -28,14 +29,16 @@ from starprof.collectors.nic_list import NicList, Route
 from starprof.collectors.notes import Notes, Pace
 from starprof.collectors.procfile import ProcFile
 from starprof.collectors.rtnetlink import Qdisc, RouteSocket
+from starprof.model.schema import INT_NULL
 from starprof.model.tables.network import NIC_SAMPLE
 
 _SECOND_NS = 1_000_000_000
 _SHARE = 0.002
 _HEADER_LINES = 2
 _FIELDS = 16
-_NO_QDISC = Qdisc("")
-_NO_PRIORITIES = PriorityCounters(None, None, None, None)
+_IN_COLUMN_ORDER = itemgetter(0, 8, 1, 9, 3, 11, 2, 10)  # bytes, packets, drops, errors: received, sent
+_NO_QDISC = Qdisc("", INT_NULL, INT_NULL, INT_NULL)
+_NO_PRIORITIES = PriorityCounters(INT_NULL, INT_NULL, INT_NULL, INT_NULL)
 
 
 class NicCollector:
@@ -86,11 +89,13 @@ class NicCollector:
             self._each_second.done(mono_ns)
         priorities = self._priorities(mono_ns)
         for name, nic in self._list.nics.items():
-            c = counters[name]
-            q = qdiscs.get(nic.link.index, _NO_QDISC)
-            row = [self._node, mono_ns, nic.id, c[0], c[8], c[1], c[9], c[3], c[11], c[2], c[10], nic.speed_mbit]
-            row += [int(nic.link.up), q.drops, q.backlog_bytes, q.overlimits]
-            rows.add(NIC_SAMPLE, [*row, *priorities.get(name, _NO_PRIORITIES), None])
+            qdisc = qdiscs.get(nic.link.index, _NO_QDISC)
+            speed_mbit = INT_NULL if nic.speed_mbit is None else nic.speed_mbit
+            state = (speed_mbit, int(nic.link.up), qdisc.drops, qdisc.backlog_bytes, qdisc.overlimits)
+            pauses = priorities.get(name, _NO_PRIORITIES)
+            rows.add(
+                NIC_SAMPLE, [self._node, mono_ns, nic.id, *_IN_COLUMN_ORDER(counters[name]), *state, *pauses, INT_NULL]
+            )
 
     def close(self) -> None:
         """Close all descriptors."""

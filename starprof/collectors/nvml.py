@@ -18,6 +18,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -71,10 +72,12 @@ def _power_limit(nvml: ModuleType, handle: Handle) -> Sequence[Value]:
 
 
 def _clock_event_reasons(nvml: ModuleType, handle: Handle) -> Sequence[Value]:
-    try:
-        return (nvml.nvmlDeviceGetCurrentClocksEventReasons(handle),)
-    except nvml.NVMLError_FunctionNotFound:  # drivers before 535 have it under its old name only
-        return (nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),)
+    ask = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
+    if ask is not None:
+        with contextlib.suppress(nvml.NVMLError_FunctionNotFound):
+            return (ask(handle),)
+    # drivers before 535, and pynvml of their time, have it under its old name only
+    return (nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),)
 
 
 def _memory(nvml: ModuleType, handle: Handle) -> Sequence[Value]:

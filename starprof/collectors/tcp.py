@@ -55,8 +55,8 @@ class TcpCollector:
 
     def __init__(self, diag: Callable[[], Diag] = DiagSocket) -> None:
         self._open_diag = diag
-        self._pace = Pace(_SECOND_NS, _SHARE, time.thread_time_ns)
-        self._written: set[int] = set()
+        self._pace = Pace(0, _SHARE, time.thread_time_ns)  # the agent asks once a second
+        self._ids: dict[tuple[bytes, int], int] = {}
 
     def open(self, context: NodeContext, rows: Rows) -> None:  # noqa: ARG002 - sockets are named when first seen
         """Open the socket diagnosis and try it once."""
@@ -90,8 +90,7 @@ class TcpCollector:
             owned += [(s, -1) for s in sockets if self._owners.rank(s.inode) is None]
         if len(owned) > MAX_SOCKETS:
             self._notes.unavailable(rows, "socket", f"{len(owned)} sockets, only {MAX_SOCKETS} are sampled")
-        present = {self._append(s, rank, mono_ns, rows) for s, rank in owned[:MAX_SOCKETS]}
-        self._written &= present
+        self._ids = {(s.cookie, rank): self._append(s, rank, mono_ns, rows) for s, rank in owned[:MAX_SOCKETS]}
         self._pace.done(mono_ns)
 
     def close(self) -> None:
@@ -99,11 +98,11 @@ class TcpCollector:
         self._diag.close()
 
     def _append(self, s: TcpSocket, rank: int, mono_ns: int, rows: Rows) -> int:
-        local, remote = s.local, s.remote
-        socket_id = stable_id("tcp", s.cookie, local, remote, rank)
         node = self._context.node
-        if socket_id not in self._written:
-            self._written.add(socket_id)
+        socket_id = self._ids.get((s.cookie, rank))
+        if socket_id is None:
+            local, remote = s.local, s.remote
+            socket_id = stable_id("tcp", s.cookie, local, remote, rank)
             rows.add(TCP, [node, socket_id, rank, local, remote])
         i = s.info()
         row = [node, mono_ns, socket_id, rank, i.rtt_us, i.min_rtt_us, i.delivery_bytes_per_s]
@@ -151,7 +150,7 @@ class _Owners:
 
     def _search(self, unknown: set[int], rows: Rows) -> dict[int, int]:
         """Ranks of the unknown inodes; a rank's own process comes before its children, which inherit sockets."""
-        own = self._context.rank_pids.values()
+        own = set(self._context.rank_pids.values())
         found: dict[int, int] = {}
         for pid, rank in sorted(self._context.tree.items(), key=lambda item: item[0] not in own):
             if len(found) == len(unknown):

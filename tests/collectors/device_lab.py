@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from starprof.model.schema import INT_NULL
+
 SECOND_NS = 1_000_000_000
 
 
@@ -19,6 +21,7 @@ class Recorded:
 
     def add(self, table, row):
         assert len(row) == len(table.columns), table.name
+        row = [None if cell == INT_NULL else cell for cell in row]  # some pack their NULLs themselves
         self.tables.setdefault(table.name, []).append(dict(zip(table.names, row, strict=True)))
 
     def __getitem__(self, table):
