@@ -100,7 +100,8 @@ def headline(verdict: Verdict, finding: Finding | None, total_seconds: float) ->
     """
     costs = _costs(verdict, total_seconds)
     if verdict.verdict == "straggler" and finding is not None and finding.ranks:
-        return Headline(_blame(finding), f"{finding.cause} {since(finding)}".strip(), costs)
+        when = since(finding) if _which_steps(finding) == "every step" else ""  # else the steps are told already
+        return Headline(_blame(finding), f"{finding.cause} {when}".strip(), costs)
     opening = {
         "none": "no rank holds the others up",
         "straggler": "one part of the job holds the others up",
@@ -114,7 +115,7 @@ def headline(verdict: Verdict, finding: Finding | None, total_seconds: float) ->
     }[verdict.verdict]
     if finding is not None and verdict.verdict not in ("none", "inconclusive"):
         return Headline(opening, f"{finding.cause} {since(finding)}".strip(), costs)
-    return Headline(opening, verdict.reason, costs)
+    return Headline(opening, "", costs)
 
 
 def _blame(finding: Finding) -> str:
@@ -125,9 +126,9 @@ def _blame(finding: Finding) -> str:
 def _which_steps(finding: Finding) -> str:
     if finding.kind in ("periodic", "rotating"):
         return "some steps"
-    if finding.kind == "one-off":
-        return f"step {finding.onset_step}" if finding.onset_step is not None else "one step"
-    return "every step" if finding.end_step is None else "these steps"
+    if finding.end_step is None or finding.onset_step is None:
+        return "one step" if finding.kind == "one-off" else "every step"
+    return since(finding).removeprefix("in ")
 
 
 def who(finding: Finding) -> str:

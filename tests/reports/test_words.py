@@ -32,9 +32,7 @@ def test_headline_of_several_ranks_speaks_of_them_in_the_plural():
 
 def test_headline_of_a_transient_says_which_steps():
     finding = replace(FINDING, kind="transient", end_step=300)
-    assert "makes these steps 1.42x slower: backward-compute in steps 120-300" in told(
-        replace(VERDICT, findings=(finding,))
-    )
+    assert "makes steps 120-300 1.42x slower: backward-compute; costs" in told(replace(VERDICT, findings=(finding,)))
 
 
 def test_headline_from_the_first_step_does_not_speak_of_a_beginning():
@@ -52,9 +50,9 @@ def test_headline_with_a_periodic_finding_but_no_straggler_still_says_that_nobod
     assert text.startswith("no rank holds the others up")
 
 
-def test_headline_of_an_inconclusive_run_gives_the_reason():
+def test_headline_of_an_inconclusive_run_names_nobody():
     unclear = Verdict("demo", 4, (0, 1), "inconclusive", Cost(0.0, 0.0, 0.0), reason="only 2 steps were recorded")
-    assert told(unclear) == "the recording does not tell who is slow: only 2 steps were recorded"
+    assert told(unclear) == "the recording does not tell who is slow"
 
 
 @pytest.mark.parametrize("kind", get_args(VerdictKind))

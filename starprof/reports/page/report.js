@@ -118,24 +118,23 @@
         hovertemplate: `rank %{text}<br><b>%{x:,.3~f}</b> ${plain(view.about)}, median<extra></extra>` });
     }
     const shapes = [], annotations = [];
-    const left = spec.window ? spec.window[0] - 0.5 : firsts[0] - 0.5;
-    const right = (spec.window ? spec.window[1] : spec.lastStep) + 0.5;
-    for (const row of spec.culprits.slice(0, 16)) {
-      shapes.push({ type: "rect", x0: left, x1: right, y0: edges[row], y1: edges[row + 1], xref: "x", yref: "y",
+    for (const [row, first, last] of spec.marks) {
+      shapes.push({ type: "rect", x0: first - 0.5, x1: last + 0.5, y0: edges[row], y1: edges[row + 1], xref: "x", yref: "y",
         line: { color: css("--ink"), width: few ? 2 : 1.4 }, fillcolor: "rgba(0,0,0,0)" });
     }
-    if (spec.window) {
+    if (spec.onset !== null) {
+      const left = spec.onset - 0.5;
       shapes.push({ type: "line", x0: left, x1: left, xref: "x", yref: "paper", y0: 0, y1: 1, line: { color: css("--ink"), width: 1, dash: "dot" } });
       const late = (left - firsts[0]) / (spec.lastStep - firsts[0] + 1) > 0.7;
       annotations.push({ x: left, xref: "x", y: 1, yref: "paper", yanchor: "bottom", yshift: 1, xanchor: late ? "right" : "left", xshift: late ? 4 : -4,
-        showarrow: false, text: `<b>from step ${spec.window[0]}</b>`, font: { size: 12.5, color: css("--ink") } });
+        showarrow: false, text: `<b>from step ${spec.onset}</b>`, font: { size: 12.5, color: css("--ink") } });
     }
     const end = bars ? 0.87 : 1;
     return Plotly.react(node, traces, layout(node, {
       height: height + 72, margin: { l: 8, r: 12, t: 24, b: 48 }, shapes, annotations,
       xaxis: { domain: [0, end], range: [firsts[0] - 0.5, spec.lastStep + 0.5], showgrid: false, title: title("step"), nticks: narrow(node) ? 5 : 10 },
       yaxis: { range: [edges[rows], 0], showgrid: false, ...rankTicks(spec.ranks, spec.culprits, height, centres) },
-      ...(bars ? { xaxis2: { domain: [0.885, 1], side: "bottom", nticks: 3, rangemode: "tozero", title: title("median, ms"), anchor: "y" } } : {}),
+      ...(bars ? { xaxis2: { domain: [0.885, 1], side: "bottom", nticks: 3, range: [0, Math.max(view.high, ...medians.filter(Number.isFinite))], title: title("median, ms"), anchor: "y" } } : {}),
     }), config);
   }
 

@@ -144,7 +144,7 @@ def _body(charts: list[dict[str, Any]], opened: list[int], notes: list[str]) -> 
 
     folded = [at for at in range(len(charts)) if at not in opened]
     more = (
-        f'<details class="js"><summary>{len(folded)} more counters</summary>'
+        f'<details class="js"><summary>{len(folded)} more counter{"s" if len(folded) > 1 else ""}</summary>'
         f'<div class="multiples">{figures(folded)}</div></details>'
         if folded
         else ""

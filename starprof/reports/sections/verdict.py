@@ -34,7 +34,7 @@ def _why(finding: Finding | None, why: str) -> str:
     if finding is None or not why.startswith(finding.cause):
         return words.sentence(why)
     title = words.CAUSE_TITLES.get(finding.cause, finding.cause)
-    return f"{words.sentence(title)} ({finding.cause}), {words.since(finding)}".removesuffix(", ") + "."
+    return f"{words.sentence(title)} ({finding.cause}) {words.since(finding)}".rstrip() + "."
 
 
 def _tiles(material: Material) -> list[tuple[str, str]]:
