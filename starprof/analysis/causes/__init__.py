@@ -1,0 +1,52 @@
+"""Why a rank is late: one module per cause, tried in order.
+
+A rule looks at one `Case` and returns an `Explanation` or None. The first rule that covers at least
+`min_cause_share` of the slowness names the cause; a rule that covers less is quoted in the evidence of "unknown".
+To add a cause, write a module with a rule and add it to `RULES`, before those that are less specific.
+"""
+
+from __future__ import annotations
+
+from starprof.analysis.causes import cpu, phase, throttling
+from starprof.analysis.causes.base import Case, Explanation, Rule, ms, pct
+from starprof.analysis.causes.phase import split_in_words
+from starprof.model import causes
+
+RULES: tuple[Rule, ...] = (
+    throttling.explain,
+    cpu.explain_affinity,
+    cpu.explain_contention,
+    phase.explain,
+)
+
+
+def explain(case: Case) -> Explanation:
+    """The cause of a slowness, or `unknown` with what was partly covered."""
+    found = [e for e in (rule(case) for rule in RULES) if e is not None]
+    for explanation in found:
+        if explanation.share >= case.settings.min_cause_share and explanation.cause != causes.UNKNOWN:
+            return explanation
+    return _unknown(case, found)
+
+
+def _unknown(case: Case, found: list[Explanation]) -> Explanation:
+    partly = [e.partly for e in found if e.partly]
+    evidence = [f"The excess of {case.who} is spread over the step: {split_in_words(case)}."]
+    if partly:
+        evidence.append("No cause covers 80 % of it: " + "; ".join(partly) + ".")
+    missing = [t for t in ("process_sample", "cgroup_sample") if not case.counters.has(t)]
+    record = f"record {' and '.join(missing)} (host counters were not collected)" if missing else ""
+    return Explanation(
+        cause=causes.UNKNOWN,
+        share=max((e.share for e in found), default=0.0),
+        evidence=tuple(evidence),
+        action=f"Swap {case.who} with another node or device and see whether the slowness moves with it.",
+        verify=f"{case.who} should be ready as early as its peers ({ms(case.phases.total_us)} earlier per late step).",
+        next=(record or f"Profile {case.who} with a sampling profiler during slow steps and compare with a peer")
+        .strip()
+        .capitalize()
+        + ".",
+    )
+
+
+__all__ = ["RULES", "Case", "Explanation", "Rule", "explain", "ms", "pct"]

@@ -1,0 +1,124 @@
+"""Rates of cumulative counters over windows of a node's clock; resets and holes are gaps, never negative rates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from starprof.analysis.arrays import Floats
+from starprof.model.schema import BY_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pandas as pd
+
+    from starprof.model.rundata import RunData
+
+MAX_HOLE_FACTOR = 5.0
+MAX_HOLE_S = 12.0
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How much a counter grew in a window, and the seconds of it that were really observed."""
+
+    amount: float
+    seconds: float
+
+    @property
+    def per_second(self) -> float:
+        """Rate; NaN when nothing was observed."""
+        return self.amount / self.seconds if self.seconds > 0 else float("nan")
+
+
+def growth(times_ns: Floats, values: Floats, start_ns: float, end_ns: float) -> Growth:
+    """Growth of one counter between two moments.
+
+    Args:
+        times_ns: sample times, rising, shape (N,).
+        values: cumulative values, NaN = not measured, shape (N,).
+        start_ns: begin of the window.
+        end_ns: end of the window.
+
+    A falling counter was reset or wrapped, and a hole is much longer than the usual distance of samples: neither
+    interval counts, in amount or in time.
+    """
+    seen = ~np.isnan(values)
+    times, values = times_ns[seen], values[seen]
+    if len(times) < 2 or end_ns <= start_ns:
+        return Growth(0.0, 0.0)
+    step, length = np.diff(values), np.diff(times)
+    longest = max(MAX_HOLE_FACTOR * float(np.median(length)), MAX_HOLE_S * 1e9)
+    good = (step >= 0) & (length <= longest) & (length > 0)
+    overlap = np.minimum(times[1:], end_ns) - np.maximum(times[:-1], start_ns)
+    overlap = np.where(good, np.maximum(overlap, 0.0), 0.0)
+    amount = step * np.divide(overlap, length, out=np.zeros_like(overlap), where=length > 0)
+    return Growth(float(amount.sum()), float(overlap.sum()) / 1e9)
+
+
+class Counters:
+    """Look-ups in a run's sample frames, grouped once per table and key."""
+
+    def __init__(self, run: RunData) -> None:
+        self._run = run
+        self._grouped: dict[tuple[str, tuple[str, ...]], Mapping[tuple[float, ...], pd.DataFrame]] = {}
+
+    def has(self, table: str) -> bool:
+        """Whether the run holds any row of a table."""
+        return len(self.table(table)) > 0
+
+    def table(self, table: str) -> pd.DataFrame:
+        """The frame of a table; empty when it was not collected."""
+        import pandas as pd
+
+        frame = self._run.samples.get(table)
+        return pd.DataFrame(columns=list(BY_NAME[table].names)) if frame is None else frame
+
+    def series(self, table: str, keys: tuple[str, ...]) -> Mapping[tuple[float, ...], pd.DataFrame]:
+        """Rows of a table by key values, each in order of time."""
+        name = (table, keys)
+        if name not in self._grouped:
+            frame = self.table(table)
+            if "mono_ns" in frame:
+                frame = frame.sort_values("mono_ns", kind="stable")
+            grouped = frame.groupby(list(keys), sort=False, dropna=True)
+            self._grouped[name] = {_numbers(key): rows for key, rows in grouped}
+        return self._grouped[name]
+
+    def grew(self, rows: pd.DataFrame, column: str, start_ns: float, end_ns: float) -> Growth:
+        """Growth of one column of a series within a window."""
+        return growth(numbers(rows, "mono_ns"), numbers(rows, column), start_ns, end_ns)
+
+    def mean(self, rows: pd.DataFrame, column: str, start_ns: float, end_ns: float) -> float:
+        """Mean of a gauge within a window; NaN when not measured."""
+        times, values = numbers(rows, "mono_ns"), numbers(rows, column)
+        inside = values[(times >= start_ns) & (times <= end_ns) & ~np.isnan(values)]
+        return float(inside.mean()) if len(inside) else float("nan")
+
+    @cached_property
+    def cores(self) -> Mapping[int, int]:
+        """Logical CPUs per node, where known."""
+        nodes = self._run.nodes
+        if "cpus" not in nodes:
+            return {}
+        pairs = zip(nodes["node"], nodes["cpus"], strict=True)
+        return {int(node): int(cpus) for node, cpus in pairs if cpus == cpus and cpus is not None}
+
+    def host(self, node: int) -> str:
+        """Name of a node."""
+        return next((info.host for info in self._run.ranks if info.node == node and info.host), f"node {node}")
+
+
+def numbers(rows: pd.DataFrame, column: str) -> Floats:
+    """A column as floats; NaN where NULL, all NaN where the table has no such column."""
+    if column not in rows:
+        return np.full(len(rows), np.nan)
+    return np.asarray(rows[column].to_numpy(dtype=np.float64, na_value=np.nan))
+
+
+def _numbers(key: object) -> tuple[float, ...]:
+    return tuple(float(k) for k in (key if isinstance(key, tuple) else (key,)))

@@ -1,0 +1,192 @@
+"""Which ranks are late, surely and persistently; nothing yet about kind, cause or cost.
+
+A rank is a candidate when its mean lateness over some window of steps (all dyadic windows with half overlap, from
+`min_slow_steps` to the whole run) is large enough and either
+* exceeds what noise AND the constant differences between healthy ranks explain (slow compared with its peers), or
+* exceeds its own level before or after by more than noise explains (became slow, or recovered).
+Noise is corrected for its memory and for the number of ranks and windows looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import norm
+
+from starprof.analysis.arrays import Bools, Floats
+from starprof.analysis.changepoint import Segment, onset, segments
+from starprof.analysis.noise import Noise
+from starprof.analysis.settings import Settings
+
+MIN_PAST_STEPS = 8
+ONSET_IS_START = 4
+WINDOWS_PER_INTERVAL = 12
+CONTINUES_AT = 0.5
+MIN_MEMORIES = 2.0
+
+
+@dataclass(frozen=True)
+class LateInterval:
+    """A rank that is late over [start, end).
+
+    Attributes:
+        row: row of the rank.
+        start: first late step's column.
+        end: column after the last one.
+        onset: columns between which the onset surely lies.
+        base: the rank's lateness when it is not late (0 when chronic), share of the healthy step.
+        level: its mean lateness in the interval, capped per step.
+        z: (level - base) in standard errors.
+        late_windows: share of the interval's windows in which the rank is late.
+    """
+
+    row: int
+    start: int
+    end: int
+    onset: tuple[int, int]
+    base: float
+    level: float
+    z: float
+    late_windows: float
+
+    @property
+    def excess(self) -> float:
+        """Lateness that is new, share of the healthy step."""
+        return self.level - self.base
+
+
+def least_steps(noise: Noise, settings: Settings) -> int:
+    """Shortest slowness that counts as persistent: longer than one excursion of noise that has a memory."""
+    return max(settings.min_slow_steps, int(np.ceil(MIN_MEMORIES * noise.memory)))
+
+
+def noise_z(ranks: int, windows: int, settings: Settings) -> float:
+    """Standard errors that noise alone exceeds nowhere, but for the agreed false-alarm rate."""
+    return float(norm.isf(settings.false_alarm_rate / max(1, ranks * windows))) + settings.noise_margin_z
+
+
+def candidates(lateness: Floats, noise: Noise, settings: Settings) -> Bools:
+    """Ranks worth looking at, shape (R,).
+
+    Args:
+        lateness: share of the healthy step, capped, no NaN, shape (R, S).
+        noise: see `measure_noise`.
+        settings: thresholds.
+    """
+    ranks, steps = lateness.shape
+    total = np.concatenate([np.zeros((ranks, 1)), np.cumsum(lateness, axis=1)], axis=1)
+    widths = _widths(steps, least_steps(noise, settings))
+    count = sum(len(_starts(steps, w)) for w in widths)
+    z = noise_z(ranks, count, settings)
+    found = np.zeros(ranks, bool)
+    for width in widths:
+        first = _starts(steps, width)
+        mean = (total[:, first + width] - total[:, first]) / width
+        variance = (noise.sigma**2 * noise.memory)[:, None]
+        bar = np.sqrt(z**2 * variance / width + (settings.spread_z * noise.spread) ** 2)
+        late = mean >= np.maximum(bar, settings.min_lateness)
+        for length, past in (
+            (first, total[:, first]),
+            (steps - first - width, total[:, -1:] - total[:, first + width]),
+        ):
+            other = past / np.maximum(length, 1)
+            error = z * np.sqrt(variance * (1.0 / width + 1.0 / np.maximum(length, 1)))
+            rose = mean - np.maximum(other, 0.0) >= np.maximum(error, settings.min_lateness)
+            late |= rose & (length >= MIN_PAST_STEPS) & (mean >= settings.min_lateness)
+        found |= late.any(axis=1)
+    return found
+
+
+def _widths(steps: int, smallest: int) -> list[int]:
+    widths, width = [], smallest
+    while width < steps:
+        widths.append(width)
+        width *= 2
+    return [*widths, steps]
+
+
+def _starts(steps: int, width: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.arange(0, steps - width + 1, max(1, width // 2))
+
+
+def late_intervals(row: int, lateness: Floats, noise: Noise, settings: Settings, ranks: int) -> list[LateInterval]:
+    """Split one candidate's lateness into stretches and keep those in which it is late by the rules.
+
+    Args:
+        row: the rank's row.
+        lateness: its capped lateness, shape (S,).
+        noise: see `measure_noise`.
+        settings: thresholds.
+        ranks: number of ranks, for the correction.
+    """
+    parts = segments(lateness, float(noise.sigma[row]), noise.memory)
+    base = _base(parts, noise, settings)
+    late: list[list[Segment]] = []
+    for part in parts:
+        if part.level - base < settings.min_lateness:
+            continue
+        if late and late[-1][-1].end == part.start:
+            late[-1].append(part)
+        else:
+            late.append([part])
+    late = _bridged(late, lateness, base)
+    found = [_interval(row, lateness, run, parts, base, noise) for run in late]
+    z = noise_z(ranks, max(1, len(lateness) // settings.min_slow_steps), settings)
+    return [part for part in found if _is_late(part, noise, z, settings)]
+
+
+def _bridged(late: list[list[Segment]], lateness: Floats, base: float) -> list[list[Segment]]:
+    """Join late stretches with only a short lull between them in which the rank stays late on average."""
+    joined: list[list[Segment]] = []
+    for run in late:
+        if joined:
+            start, end = joined[-1][0].start, run[-1].end
+            lull = run[0].start - joined[-1][-1].end
+            level = float(lateness[start:end].mean()) - base
+            between = float(lateness[joined[-1][-1].end : run[0].start].mean()) - base
+            if lull <= 0.1 * (end - start) and between >= CONTINUES_AT * level:
+                joined[-1] += run
+                continue
+        joined.append(list(run))
+    return joined
+
+
+def _base(parts: list[Segment], noise: Noise, settings: Settings) -> float:
+    """The rank's own healthy level: its lowest stretch that is long enough, if that is within healthy differences."""
+    total = parts[-1].end
+    long_enough = [p.level for p in parts if p.length >= min(max(MIN_PAST_STEPS, 0.05 * total), total)]
+    lowest = min(long_enough, default=0.0)
+    tolerated = max(settings.min_lateness, settings.spread_z * noise.spread)
+    return max(0.0, lowest) if lowest < tolerated else 0.0
+
+
+def _interval(
+    row: int, lateness: Floats, run: list[Segment], parts: list[Segment], base: float, noise: Noise
+) -> LateInterval:
+    start, end = run[0].start, run[-1].end
+    if start <= ONSET_IS_START:
+        start, bounds = 0, (0, 0)
+    else:
+        before = next(p.level for p in parts if p.end == start)
+        start, bounds = onset(lateness, start, before, run[0].level, float(noise.sigma[row]), noise.memory)
+    if end < len(lateness):
+        after = next(p.level for p in parts if p.start == end)
+        end = max(start + 1, onset(lateness, end, run[-1].level, after, float(noise.sigma[row]), noise.memory)[0])
+    inside = lateness[start:end]
+    level = float(inside.mean())
+    pieces = np.array_split(inside, max(1, min(WINDOWS_PER_INTERVAL, len(inside) // 4)))
+    late = np.mean([piece.mean() - base >= 0.3 * (level - base) for piece in pieces])
+    z = (level - base) / noise.error_of_mean(row, len(inside))
+    return LateInterval(row, start, end, bounds, base, level, float(z), float(late))
+
+
+def _is_late(part: LateInterval, noise: Noise, z: float, settings: Settings) -> bool:
+    """The rules once more, for the interval itself."""
+    length = part.end - part.start
+    if length < least_steps(noise, settings) or part.excess < settings.min_lateness or part.z < z:
+        return False
+    if part.late_windows < settings.min_late_windows:
+        return False
+    has_past = part.start > 0
+    return has_past or part.level >= settings.spread_z * noise.spread

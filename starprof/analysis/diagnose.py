@@ -1,0 +1,246 @@
+"""The whole diagnosis: from the arrays of a run to its verdict. Pure; reads no clock and draws nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from starprof.analysis import findings as build
+from starprof.analysis.causes.base import longest_run, ms, pct, rank_names
+from starprof.analysis.cost import Reduction, replay, solo_us
+from starprof.analysis.counters import Counters
+from starprof.analysis.findings import Context
+from starprof.analysis.links import Windows
+from starprof.analysis.network import locate
+from starprof.analysis.own_time import OwnTime, own_time
+from starprof.analysis.receipt import not_collected, overhead
+from starprof.analysis.settings import DEFAULT, Settings
+from starprof.analysis.shared import slow_from_the_start, transfer_rises, uniform_slowness
+from starprof.analysis.slowness import Comparison, Slowness, rotating_stretches, single_steps, slow_ranks
+from starprof.analysis.special import special_work
+from starprof.model.rundata import RunData
+from starprof.model.verdict import Cost, Finding, Verdict, VerdictKind
+
+COLLATERAL_SLACK = 10
+HIGH_TRANSFER_SHARE = 0.2
+SLOWER_RATE = 0.3
+
+Found = list[tuple[Slowness, Finding]]
+
+
+def diagnose(run: RunData, settings: Settings = DEFAULT) -> Verdict:
+    """Say whether a run has a straggler, who, why, since when and what it costs.
+
+    Args:
+        run: one attempt of a run.
+        settings: thresholds; the defaults are what the documentation and benchmarks are about.
+
+    Returns:
+        The verdict; `inconclusive` with a reason when the records can't answer the question.
+    """
+    own = own_time(run, settings)
+    empty = Verdict(
+        run=str(run.info.get("name") or run.info.get("file") or ""),
+        ranks=len(run.ranks),
+        steps=None,
+        verdict="inconclusive",
+        cost=Cost(0.0, 0.0, 0.0),
+        not_collected=not_collected(run),
+        overhead=overhead(run),
+    )
+    if own is None:
+        who = rank_names(tuple(i.rank for i in run.ranks)) if run.ranks else "any rank"
+        return replace(empty, reason=f"No step records from {who}: was the hook active, and did an optimizer step?")
+    empty = replace(empty, steps=(own.first_step, int(own.steps[-1])))
+    obstacle = _obstacle(own, settings)
+    if obstacle:
+        return replace(empty, reason=obstacle)
+    context, slownesses = _search(run, own, settings)
+    return _verdict(context, _findings(context, slownesses), empty)
+
+
+def _obstacle(own: OwnTime, settings: Settings) -> str:
+    """Why the records can't answer the question; empty when they can."""
+    ranks, steps = own.shape
+    if ranks == 1:
+        missing = f" (no samples from {rank_names(own.missing)})" if own.missing else ""
+        return f"Only one rank left step records{missing}: there is nobody to compare it with."
+    if not np.nansum(own.blocked) > 0:
+        return (
+            "No waiting in collectives was recorded, so a rank's own time can't be told from waiting for others; "
+            "use DDP, FSDP2 or torch.distributed collectives in the recorded loop, or starprof.watch."
+        )
+    if steps < settings.min_steps:
+        late = int(np.nanargmax(np.nanmean(own.work, axis=1)))
+        return (
+            f"Only {steps} step{'s' if steps > 1 else ''} after warm-up, {settings.min_steps} are needed: rank "
+            f"{own.rank(late)} needed most for itself so far, which may be chance; record longer."
+        )
+    return ""
+
+
+def _search(run: RunData, own: OwnTime, settings: Settings) -> tuple[Context, list[Slowness]]:
+    """All slownesses that matter, with their costs."""
+    ranks, comparison = slow_ranks(Comparison(own, settings))
+    context = Context(run, own, Counters(run), settings, comparison)
+    ranks = [build.rank_0_work(context, s) for s in ranks]
+    shared = [s for s in uniform_slowness(comparison, settings) if s.source == "uniform" or not _covered(s, ranks)]
+    ranks += [s for s in shared if s.source == "rank"]
+    uniform = [s for s in shared if s.source == "uniform"]
+    ranks, network = _collateral(ranks, _network(context))
+    kept = _that_matter(own, settings, ranks + uniform + network + special_work(own, settings))
+    ranks = rotating_stretches([s for s in kept if s.source == "rank"])
+    rest = [s for s in kept if s.source != "rank"]
+    kept = _that_matter(own, settings, ranks + rest + single_steps(comparison, ranks))
+    return context, _priced(own, kept)
+
+
+def _covered(slowness: Slowness, ranks: list[Slowness]) -> bool:
+    """A rise of most ranks is already there as late ranks."""
+    return any(s.start < slowness.end and slowness.start < s.end for s in ranks)
+
+
+def _network(context: Context) -> list[Slowness]:
+    """Rises of the transfer, and a transfer that was slow from the start, with the place of the slow link."""
+    own, settings = context.own, context.settings
+    result = []
+    for rise in transfer_rises(own, settings):
+        past = longest_run(~rise.steps)
+        windows = Windows(own, (rise.start, rise.end), past if past[1] - past[0] >= settings.min_slow_steps else None)
+        result.append(replace(rise, place=locate(windows, context.counters)))
+    if result or np.median(own.transfer) < HIGH_TRANSFER_SHARE * own.healthy_step_us:
+        return result
+    place = locate(Windows(own, (0, own.shape[1]), None), context.counters)
+    if len(place.places) != 1 or place.slow is None or place.fast is None:
+        return []
+    ratio = place.slow.bytes_per_s / place.fast.bytes_per_s
+    if not ratio <= SLOWER_RATE:
+        return []
+    # What the same transfer would take at the rate that the other links show.
+    return [replace(slow_from_the_start(own, own.transfer * (1.0 - ratio)), place=place)]
+
+
+def _collateral(ranks: list[Slowness], network: list[Slowness]) -> tuple[list[Slowness], list[Slowness]]:
+    """A slower reduction that begins with a rank's slowness, and that no socket explains, is part of it."""
+    left = []
+    for rise in network:
+        place = rise.place
+        located = place is not None and (place.places or place.all_alike)
+        near = [i for i, s in enumerate(ranks) if s.blame and abs(s.start - rise.start) <= COLLATERAL_SLACK]
+        if located or not near:
+            left.append(rise)
+            continue
+        culprit = ranks[near[0]]
+        ranks[near[0]] = replace(culprit, reduction=replace(culprit.reduction, transfer=rise.reduction.transfer))
+    return ranks, left
+
+
+def _that_matter(own: OwnTime, settings: Settings, found: list[Slowness]) -> list[Slowness]:
+    """Drop what costs the job too little."""
+    solo = solo_us(own, [s.reduction for s in found])
+    return [s for s, cost in zip(found, solo, strict=True) if _matters(own, settings, s, cost)]
+
+
+def _matters(own: OwnTime, settings: Settings, slowness: Slowness, solo_cost_us: float) -> bool:
+    if slowness.kind == "one-off":
+        return solo_cost_us >= settings.min_one_off_cost_steps * own.healthy_step_us
+    if slowness.source == "rotating":
+        return solo_cost_us >= settings.min_rotating_cost_share * own.run_us
+    if slowness.source == "special":
+        return solo_cost_us >= settings.min_special_cost_share * own.run_us
+    inside = slice(slowness.start, slowness.end)
+    interval_us = float((np.nanmax(own.cycle[:, inside], axis=0) + own.transfer[inside]).sum())
+    return (
+        solo_cost_us >= settings.min_cost_share * interval_us
+        and solo_cost_us >= settings.min_run_cost_share * own.run_us
+    )
+
+
+def _priced(own: OwnTime, found: list[Slowness]) -> list[Slowness]:
+    """Fill in the costs, most costly first."""
+    shares = replay(own, [s.reduction for s in found])
+    priced = [
+        replace(s, cost_us=part, alone_us=alone)
+        for s, part, alone in zip(found, shares.parts_us, shares.alone_us, strict=True)
+    ]
+    return sorted(priced, key=lambda s: -s.cost_us)
+
+
+def _findings(context: Context, found: list[Slowness]) -> Found:
+    """Words for every slowness."""
+    result: Found = build.rank_findings(context, [s for s in found if s.source == "rank" and s.blame])
+    for slowness in found:
+        if slowness.source == "special":
+            result.append((slowness, build.special_finding(context, slowness)))
+        elif slowness.source == "uniform":
+            result.append((slowness, build.uniform_finding(context, slowness)))
+        elif slowness.source == "rotating":
+            result.append((slowness, build.rotating_finding(context, slowness)))
+        elif slowness.source == "network":
+            result.append((slowness, build.network_finding(context, slowness)))
+        elif slowness.kind == "one-off":
+            result.append((slowness, build.one_off_finding(context, slowness)))
+        elif not slowness.blame:
+            result.append((slowness, build.unblamed_periodic_finding(context, slowness)))
+    return sorted(result, key=lambda part: (not part[1].ranks, -part[1].cost_seconds))
+
+
+def _verdict(context: Context, found: Found, empty: Verdict) -> Verdict:
+    kind, about = _kind(context, found)
+    reductions = [Reduction(s.reduction.rows, s.reduction.transfer) for s in about]
+    seconds = replay(context.own, reductions).total_us / 1e6 if about else 0.0
+    cost = Cost(
+        seconds=round(seconds, 6),
+        share=round(seconds * 1e6 / context.own.run_us, 6),
+        gpu_hours=round(seconds * len(context.run.ranks) / 3600.0, 6),
+    )
+    return replace(
+        empty,
+        verdict=kind,
+        cost=cost,
+        findings=tuple(finding for _, finding in found),
+        reason=_reason(context, kind, found, cost),
+    )
+
+
+def _kind(context: Context, found: Found) -> tuple[VerdictKind, list[Slowness]]:
+    """The verdict, and the slownesses that it is about (their cost is the verdict's)."""
+    blamed = [s for s, finding in found if finding.ranks]
+    if blamed:
+        return "straggler", blamed
+    for kind in ("rotating", "uniform"):
+        about = [s for s, finding in found if s.source == kind or (kind == "rotating" and finding.kind == "rotating")]
+        if about:
+            return kind, about
+    network = [s for s, _ in found if s.source == "network"]
+    if network:
+        place = network[0].place
+        alike = place is not None and place.all_alike
+        path = place is not None and place.path and len(place.places) == 2
+        return ("uniform" if alike else "shared" if path else "inconclusive"), network
+    return ("inconclusive" if context.own.missing else "none"), []
+
+
+def _reason(context: Context, kind: VerdictKind, found: Found, cost: Cost) -> str:
+    own = context.own
+    missing = f" No samples from {rank_names(own.missing)}." if own.missing else ""
+    if kind == "straggler":
+        worst = next(f for _, f in found if f.ranks)
+        where = f" on {', '.join(worst.nodes)}" if worst.nodes else ""
+        return f"{rank_names(worst.ranks).capitalize()}{where}: {worst.cause}, {pct(cost.share)} of the time.{missing}"
+    if kind == "rotating":
+        return f"Late steps move over the ranks and cost {pct(cost.share)} of the time; no rank is to blame.{missing}"
+    if kind == "uniform":
+        return f"All ranks slowed down together ({pct(cost.share)} of the time); there is no straggler.{missing}"
+    if kind == "shared":
+        return f"A path that ranks share is slow ({pct(cost.share)} of the time); no rank is to blame.{missing}"
+    if kind == "inconclusive" and found and not own.missing:
+        return f"The reduction became slower ({pct(cost.share)} of the time), but not whose fault it is could be told."
+    if kind == "inconclusive":
+        return f"No samples from {rank_names(own.missing)}: a rank that was not recorded may be the slow one."
+    most = float(np.max(np.abs(np.nanmean(context.comparison.lateness_us, axis=1))))
+    return (
+        f"No rank is late persistently: over {own.shape[1]} steps no rank's own time differs from its peers' by more "
+        f"than {ms(most)} per step on average."
+    )

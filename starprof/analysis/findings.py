@@ -1,0 +1,459 @@
+"""From a slowness to the finding that people read: one builder per source of slowness."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from starprof.analysis.arrays import Bools
+from starprof.analysis.causes import Case, Explanation, explain, ms, pct
+from starprof.analysis.causes.base import rank_names
+from starprof.analysis.causes.phase import WORDS, split_in_words
+from starprof.analysis.counters import Counters
+from starprof.analysis.network import Location
+from starprof.analysis.own_time import OwnTime
+from starprof.analysis.phases import phase_excess
+from starprof.analysis.settings import Settings
+from starprof.analysis.slowness import Comparison, Slowness
+from starprof.analysis.words import confidence, lateness_evidence, when
+from starprof.model import causes
+from starprof.model.rundata import RunData
+from starprof.model.verdict import Finding
+
+RANK_0_WORK = ("user", "unaccounted")
+SAME_SLACK = 5
+MANY = 16
+
+
+@dataclass(frozen=True)
+class Context:
+    """What every builder needs."""
+
+    run: RunData
+    own: OwnTime
+    counters: Counters
+    settings: Settings
+    comparison: Comparison
+
+    def hosts(self, nodes: list[int]) -> tuple[str, ...]:
+        """Names of nodes, made distinct where two share one."""
+        names = [self.counters.host(node) for node in nodes]
+        all_nodes = {info.node for info in self.own.infos}
+        every = [self.counters.host(node) for node in all_nodes]
+        return tuple(
+            f"{name} (node {n})" if every.count(name) > 1 else name for name, n in zip(names, nodes, strict=True)
+        )
+
+    def base(self, slowness: Slowness) -> Finding:
+        """The parts of a finding that need no cause."""
+        steps = self.own.steps
+        start = self.own.first_step if slowness.start == 0 else int(steps[slowness.start])
+        low, high = slowness.onset
+        interval = (start, start) if slowness.start == 0 else (int(steps[low]), int(steps[high]))
+        ended = slowness.end < len(steps)
+        ranks = tuple(self.own.rank(r) for r in slowness.rows) if slowness.blame else ()
+        nodes = sorted({self.own.infos[r].node for r in slowness.rows}) if slowness.blame else []
+        inside = slice(slowness.start, slowness.end)
+        job_us = float((np.nanmax(self.own.cycle[:, inside], axis=0) + self.own.transfer[inside]).sum())
+        return Finding(
+            kind=slowness.kind,
+            cause=causes.UNKNOWN,
+            ranks=ranks,
+            nodes=self.hosts(nodes),
+            role=self._role(slowness) if slowness.blame else {},
+            onset_step=start,
+            onset_interval=interval,
+            end_step=int(steps[slowness.end - 1]) if ended else None,
+            slowdown=round(job_us / max(1.0, job_us - slowness.cost_us), 4),
+            cost_seconds=round(slowness.cost_us / 1e6, 6),
+        )
+
+    def _role(self, slowness: Slowness) -> dict[str, int]:
+        """Role positions that all culprits share."""
+        roles = [set(self.own.infos[r].role.items()) for r in slowness.rows]
+        return dict(sorted(set.intersection(*roles))) if roles else {}
+
+    def case(self, slowness: Slowness, blamed: Bools) -> Case:
+        """The question that cause rules answer."""
+        rows = slowness.rows
+        past = np.ones(self.own.shape[1], bool)
+        past[slowness.start : slowness.end] = False
+        healthy = past if slowness.period is None else past | ~slowness.steps
+        gone = [float(values.sum()) for values in slowness.reduction.rows.values()]
+        return Case(
+            run=self.run,
+            own=self.own,
+            counters=self.counters,
+            settings=self.settings,
+            rows=rows,
+            steps=slowness.steps,
+            past=past,
+            window=(slowness.start, slowness.end),
+            excess_s=float(np.mean(gone)) / 1e6,
+            phases=phase_excess(self.own, rows, slowness.steps, healthy, blamed),
+            period=slowness.period,
+            blamed=blamed,
+        )
+
+
+def rank_findings(context: Context, found: list[Slowness]) -> list[tuple[Slowness, Finding]]:
+    """Findings of late ranks; ranks with the same cause and the same time become one finding."""
+    groups = _grouped(found) if len(found) > MANY else [[s] for s in found]
+    explained = [(group, _explained(context, group)) for group in groups]
+    merged: list[tuple[list[Slowness], Explanation]] = []
+    for group, why in explained:
+        same = next((m for m in merged if m[1].cause == why.cause and _same_time(m[0][0], group[0])), None)
+        if same is None:
+            merged.append((list(group), why))
+        else:
+            same[0].extend(group)
+    result = []
+    for group, why in merged:
+        whole = _together(group)
+        again = why if len(group) == 1 else _explained(context, group)
+        result.append((whole, _rank_finding(context, whole, again)))
+    return result
+
+
+def _grouped(found: list[Slowness]) -> list[list[Slowness]]:
+    groups: list[list[Slowness]] = []
+    for slowness in found:
+        group = next((g for g in groups if _same_time(g[0], slowness)), None)
+        if group is None:
+            groups.append([slowness])
+        else:
+            group.append(slowness)
+    return groups
+
+
+def _same_time(a: Slowness, b: Slowness) -> bool:
+    near = abs(a.start - b.start) <= SAME_SLACK and abs(a.end - b.end) <= SAME_SLACK
+    return a.kind == b.kind and a.blame == b.blame and near and a.period == b.period
+
+
+def _together(group: list[Slowness]) -> Slowness:
+    if len(group) == 1:
+        return group[0]
+    first = max(group, key=lambda s: s.cost_us)
+    merged: dict[int, np.ndarray[tuple[int], np.dtype[np.float64]]] = {}
+    for part in group:
+        for row, gone in part.reduction.rows.items():
+            merged[row] = merged.get(row, 0.0) + gone
+    return replace(
+        first,
+        rows=tuple(sorted({r for s in group for r in s.rows})),
+        steps=np.any([s.steps for s in group], axis=0),
+        cost_us=sum(s.cost_us for s in group),
+        alone_us=sum(s.alone_us for s in group),
+        reduction=replace(first.reduction, rows=merged),
+    )
+
+
+def _explained(context: Context, group: list[Slowness]) -> Explanation:
+    whole = _together(group)
+    blamed = context.comparison.blamed.copy()
+    blamed[list(whole.rows)] = True
+    return explain(context.case(whole, blamed))
+
+
+def _rank_finding(context: Context, slowness: Slowness, why: Explanation) -> Finding:
+    named = why.cause != causes.UNKNOWN
+    evidence = [*lateness_evidence(context.comparison, slowness), *why.evidence]
+    if slowness.alone_us < 0.5 * slowness.cost_us:
+        evidence.append(
+            f"Another slow rank hides part of it: cured alone it would save {ms(slowness.alone_us)} of its share of "
+            f"{ms(slowness.cost_us)}."
+        )
+    return replace(
+        context.base(slowness),
+        cause=why.cause,
+        cause_share=round(why.share, 3),
+        confidence=confidence(slowness, why.share, named),
+        evidence=tuple(evidence),
+        action=why.action,
+        verify=why.verify,
+        next=why.next,
+    )
+
+
+def rank_0_work(context: Context, slowness: Slowness) -> Slowness:
+    """Regular extra work of rank 0 outside forward, backward and data is the program's own (saving, logging)."""
+    if slowness.kind != "periodic" or tuple(context.own.rank(r) for r in slowness.rows) != (0,):
+        return slowness
+    case = context.case(slowness, context.comparison.blamed)
+    if case.phases.share(*RANK_0_WORK) < context.settings.min_cause_share:
+        return slowness
+    return replace(slowness, blame=False)
+
+
+def unblamed_periodic_finding(context: Context, slowness: Slowness) -> Finding:
+    """Rank 0's periodic work without a span of its own."""
+    case = context.case(slowness, context.comparison.blamed)
+    every = f"every {slowness.period} steps"
+    return replace(
+        context.base(slowness),
+        cause=causes.USER_CODE,
+        cause_share=round(case.phases.share(*RANK_0_WORK), 3),
+        confidence=confidence(slowness, 1.0, True),
+        evidence=(
+            f"Rank 0 does extra work {every} between the phases of the step ({ms(case.phases.total_us)} each time), "
+            "as saving, logging or evaluating on rank 0 does; the other ranks wait for it.",
+        ),
+        action="Move rank 0's periodic work off the training loop (another thread or process), or do it less often.",
+        verify=f"The step that comes {every} should last as long as the others.",
+        next="Name that work with starprof.span to see what it is.",
+    )
+
+
+def one_off_finding(context: Context, slowness: Slowness) -> Finding:
+    """A single slow step: worth knowing, nobody's fault."""
+    case = context.case(slowness, context.comparison.blamed)
+    who = case.who
+    phase = case.phases.ranked()[0][0] if case.phases.ranked() else "unaccounted"
+    first = int(context.own.steps[slowness.start])
+    return replace(
+        context.base(slowness),
+        cause=causes.UNKNOWN,
+        cause_share=0.0,
+        confidence=0.5,
+        evidence=(
+            f"{who} was late by {ms(slowness.cost_us)} {when(context.comparison, slowness)}, mostly in "
+            f"{WORDS[phase]} ({split_in_words(case)}); it did not happen again.".replace("rank", "Rank", 1),
+        ),
+        action="None needed unless it comes back.",
+        verify=f"Look at step {first} in the report; record longer to see whether such steps recur.",
+    )
+
+
+def rotating_finding(context: Context, slowness: Slowness) -> Finding:
+    """Changing ranks are late: the cause is something they share, no rank is at fault."""
+    own = context.own
+    case = context.case(slowness, context.comparison.blamed)
+    hit = float(slowness.steps[slowness.start : slowness.end].mean())
+    phase, share = case.phases.ranked()[0] if case.phases.ranked() else ("unaccounted", 0.0)
+    named = share >= context.settings.min_cause_share
+    cause = _ROTATING_CAUSE.get(phase, causes.UNKNOWN) if named else causes.UNKNOWN
+    return replace(
+        context.base(slowness),
+        cause=cause,
+        cause_share=round(share, 3),
+        confidence=confidence(slowness, 1.0, False),
+        evidence=(
+            f"In {pct(hit)} of the steps one of {len(slowness.rows)} of {own.shape[0]} ranks is late, each time "
+            "another one; no rank is late persistently.",
+            f"The excess lies in: {split_in_words(case)}.",
+        ),
+        action="Look for what the ranks share: unpinned processes that move between cores, uneven batches, a shared "
+        "loader or storage. Exchanging a node will not help.",
+        verify="Bind each rank to its own cores and even out the batches; the late steps should become rare.",
+        next="" if named else "Record host counters and tokens per batch to see what the late steps have in common.",
+    )
+
+
+_ROTATING_CAUSE = {"data_wait": causes.DATA_LOADING, "h2d": causes.HOST_TO_DEVICE, "user": causes.USER_CODE}
+
+_SPECIAL_CAUSE = {
+    "gc": causes.GC,
+    "checkpoint": causes.CHECKPOINT,
+    "eval": causes.EVALUATION,
+    "compile": causes.COMPILE,
+}
+
+_SPECIAL_ACTION = {
+    "gc": "Call gc.freeze() after set-up, disable automatic collection and collect on all ranks in the same step; find "
+    "what keeps so many objects alive.",
+    "checkpoint": "Save asynchronously (torch.distributed.checkpoint.async_save), on all ranks in parallel, or less "
+    "often.",
+    "eval": "Evaluate on all ranks with a share of the data each, or less often.",
+    "compile": "Warm up with all shapes before training, mark dynamic dimensions, or share the compile cache.",
+}
+
+_SPECIAL_WORDS = {
+    "gc": "Python's garbage collector stopped",
+    "checkpoint": "A checkpoint was saved on",
+    "eval": "An evaluation ran on",
+    "compile": "torch.compile compiled on",
+}
+
+
+def special_finding(context: Context, slowness: Slowness) -> Finding:
+    """Garbage collection, checkpoints, evaluation, compilation."""
+    own = context.own
+    who = rank_names(tuple(own.rank(r) for r in slowness.rows))
+    columns = np.flatnonzero(slowness.steps)
+    times = len(columns)
+    longest = max(float(values.max()) for values in slowness.reduction.rows.values())
+    regular = f", every {slowness.period} steps" if slowness.period else ""
+    first = int(own.steps[columns[0]])
+    lines = [
+        f"{_SPECIAL_WORDS[slowness.span]} {who} in {times} step{'s' if times > 1 else ''}{regular} from step {first} "
+        f"on, for up to {ms(longest)}; meanwhile the other ranks wait."
+    ]
+    if slowness.kind == "trend":
+        lines.append("The pauses get longer and longer, as when objects leak.")
+    return replace(
+        context.base(slowness),
+        cause=_SPECIAL_CAUSE[slowness.span],
+        cause_share=1.0,
+        confidence=0.99,
+        evidence=tuple(lines),
+        action=_SPECIAL_ACTION[slowness.span],
+        verify=f"{slowness.span}_us of {who} should shrink, and with it the longest steps.",
+    )
+
+
+def uniform_finding(context: Context, slowness: Slowness) -> Finding:
+    """Everybody became slower."""
+    own = context.own
+    case = context.case(slowness, np.zeros(own.shape[0], bool))
+    inside = slowness.steps
+    parts = {
+        name: float(
+            np.nanmedian(np.nanmedian(v[:, inside], axis=0)) - np.nanmedian(np.nanmedian(v[:, ~inside], axis=0))
+        )
+        for name, v in own.phases.items()
+    }
+    total = sum(v for v in parts.values() if v > 0) or 1.0
+    ranked = sorted(((v / total, k) for k, v in parts.items() if v > 0), reverse=True)
+    share, phase = ranked[0] if ranked else (0.0, "unaccounted")
+    split = ", ".join(f"{name} {pct(s)}" for s, name in ranked if s >= 0.02)
+    cause = _UNIFORM_CAUSE.get(phase, causes.UNKNOWN) if share >= case.settings.min_cause_share else causes.UNKNOWN
+    return replace(
+        context.base(slowness),
+        cause=cause,
+        cause_share=round(share if cause != causes.UNKNOWN else 0.0, 3),
+        confidence=confidence(slowness, 1.0, False),
+        evidence=(
+            f"All {own.shape[0]} ranks need more for themselves {when(context.comparison, slowness)}: "
+            f"{ms(slowness.after_us)} instead of {ms(slowness.before_us)} per step, and none more than the others.",
+            f"The increase lies in: {split}.",
+        ),
+        action="Look for what changed for everybody at that step: batch size or sequence length, data set, learning "
+        "phase, clocks or limits of all nodes, shared storage.",
+        verify="Undo the change and compare the ranks' own time per step.",
+    )
+
+
+_UNIFORM_CAUSE = {
+    "data_wait": causes.DATA_LOADING,
+    "h2d": causes.HOST_TO_DEVICE,
+    "forward": causes.FORWARD_COMPUTE,
+    "backward": causes.BACKWARD_COMPUTE,
+    "optimizer": causes.OPTIMIZER,
+    "user": causes.USER_CODE,
+    "unaccounted": causes.USER_CODE,
+}
+
+
+def network_finding(context: Context, slowness: Slowness) -> Finding:
+    """The reduction takes longer for everybody."""
+    place = slowness.place or Location()
+    first = (
+        f"The reduction itself takes {ms(slowness.after_us)} {when(context.comparison, slowness)} instead of "
+        f"{ms(slowness.before_us)}; all ranks wait alike in it, so no rank is late."
+    )
+    base = replace(
+        context.base(slowness),
+        confidence=confidence(slowness, 1.0, False),
+        verify=f"The waiting in collectives should fall back to {ms(slowness.before_us)} per step on all ranks.",
+    )
+    if len(place.places) == 1:
+        return _blamed_link(context, base, place, first)
+    if len(place.places) == 2:
+        return _two_ends(context, base, place, first)
+    if place.all_alike:
+        return replace(
+            base,
+            cause=causes.NETWORK_PATH,
+            cause_share=1.0,
+            evidence=(first, "All links between the nodes are slow alike: " + _link_words(place) + "."),
+            action="Look at what all nodes share: the switch, the chosen interface (NCCL_SOCKET_IFNAME, "
+            "GLOO_SOCKET_IFNAME), the transport, or more data per step.",
+        )
+    seen = "The sockets that were sampled show no slow link." if place.seen else "No sockets were sampled."
+    return replace(
+        base,
+        cause=causes.UNKNOWN,
+        evidence=(first, seen),
+        action="Check whether the program communicates more from that step on (bucket size, extra collectives).",
+        next="Measure the bandwidth of every pair of nodes (iperf3, nccl-tests) while the job runs slowly."
+        if place.seen
+        else "Record TCP and interface counters on every node to see whose link it is.",
+    )
+
+
+def _blamed_link(context: Context, base: Finding, place: Location, first: str) -> Finding:
+    infos = context.own.infos
+    where = place.places[0]
+    hits = [i for i in infos if (i.rank if place.by_rank else i.node) == where]
+    name = f"rank {where}" if place.by_rank else context.hosts([where])[0]
+    lines = [first]
+    if place.slow is not None:
+        lines.append(f"Only the sockets that touch {name} are slow: {_link_words(place)}.")
+    face = place.interface
+    if face is not None and face.overlimits_per_s > 0:
+        lines.append(
+            f"{face.name} of {name} held packets back {face.overlimits_per_s:.0f} times a second with "
+            f"{face.backlog_bytes / 1e3:.0f} kB waiting."
+        )
+    if face is not None and place.degraded:
+        lines.append(
+            f"{face.name} of {name} runs at {face.speed_mbit:.0f} Mbit/s with {face.errors_per_s:.1f} errors/s."
+        )
+    cause = causes.NIC_DEGRADED if place.degraded else causes.NIC_BANDWIDTH
+    return replace(
+        base,
+        cause=cause,
+        ranks=tuple(sorted(i.rank for i in hits)),
+        nodes=context.hosts(sorted({i.node for i in hits})),
+        cause_share=1.0 if place.slow is not None else 0.8,
+        confidence=base.confidence if place.slow is not None else round(0.7 * base.confidence, 3),
+        evidence=tuple(lines),
+        action=f"Check the interface of {name}: traffic shaping, other transfers on it, cable, port and "
+        "negotiated speed.",
+    )
+
+
+def _two_ends(context: Context, base: Finding, place: Location, first: str) -> Finding:
+    names = [f"rank {p}" for p in place.places] if place.by_rank else list(context.hosts(list(place.places)))
+    third = (
+        "a third node"
+        if place.third is None
+        else f"rank {place.third}"
+        if place.by_rank
+        else context.hosts([place.third])[0]
+    )
+    evidence = (first, f"The link between {names[0]} and {names[1]} is slow: {_link_words(place)}.")
+    if place.path:
+        return replace(
+            base,
+            cause=causes.NETWORK_PATH,
+            cause_share=1.0,
+            nodes=() if place.by_rank else tuple(names),
+            evidence=(*evidence, "Both are quick with everybody else, so neither interface but the path is at fault."),
+            action=f"Check the path between {names[0]} and {names[1]} (switch ports, routes), or place them elsewhere.",
+        )
+    return replace(
+        base,
+        cause=causes.UNKNOWN,
+        nodes=() if place.by_rank else tuple(names),
+        evidence=(*evidence, f"Whether {names[0]} or {names[1]} is at fault can't be told from this."),
+        action=f"Check the interfaces of both {names[0]} and {names[1]}.",
+        next=f"Test {names[0]} with {third}, and {names[1]} with {third}: the slow end stays slow.",
+    )
+
+
+def _link_words(place: Location) -> str:
+    if place.slow is None:
+        return ""
+    words = f"round trip {ms(place.slow.rtt_us)} at a minimum of {ms(place.slow.min_rtt_us)}"
+    if place.slow.bytes_per_s == place.slow.bytes_per_s:
+        words += f", delivering {place.slow.bytes_per_s * 8 / 1e6:.0f} Mbit/s"
+    if place.fast is not None:
+        words += f"; the others' {ms(place.fast.rtt_us)}"
+        if place.fast.bytes_per_s == place.fast.bytes_per_s:
+            words += f" and {place.fast.bytes_per_s * 8 / 1e6:.0f} Mbit/s"
+    elif place.slow.past_rtt_us == place.slow.past_rtt_us:
+        words += f"; before it was {ms(place.slow.past_rtt_us)}"
+    return words

@@ -1,0 +1,79 @@
+"""Rises of a whole series: everybody's own time (uniform slowness) or the transfer (the network)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from starprof.analysis.arrays import Floats
+from starprof.analysis.changepoint import Segment, onset, segments
+from starprof.analysis.detect import MIN_PAST_STEPS, noise_z
+from starprof.analysis.noise import measure_noise, without_steps
+from starprof.analysis.settings import Settings
+
+SPIKE_CAP = 6.0
+
+
+@dataclass(frozen=True)
+class Rise:
+    """Stretch [start, end) in which a series lies above its past.
+
+    Attributes:
+        before: level of the past, microseconds.
+        level: level in the stretch, microseconds.
+        z: the rise in standard errors.
+    """
+
+    start: int
+    end: int
+    onset: tuple[int, int]
+    before: float
+    level: float
+    z: float
+
+
+def rises(values: Floats, unit_us: float, settings: Settings) -> list[Rise]:
+    """Find lasting rises over the lowest earlier or later level.
+
+    Args:
+        values: microseconds, shape (S,), no NaN.
+        unit_us: healthy step time; the rise must be `min_shift` of it.
+        settings: thresholds.
+    """
+    relative = np.clip(values / unit_us, None, np.median(values) / unit_us + SPIKE_CAP)
+    residual = without_steps(relative[None, :])
+    noise = measure_noise(residual, settings)
+    sigma, memory = float(max(noise.sigma[0], 1e-4)), noise.memory
+    parts = segments(relative, sigma, memory)
+    enough = [p for p in parts if p.length >= MIN_PAST_STEPS]
+    if len(enough) < 2:
+        return []
+    base = min(enough, key=lambda part: part.level)
+    high: list[list[Segment]] = []
+    for part in parts:
+        if part.level - base.level < settings.min_shift:
+            continue
+        if high and high[-1][-1].end == part.start:
+            high[-1].append(part)
+        else:
+            high.append([part])
+    found = [_rise(relative, run, parts, base, sigma, memory, unit_us) for run in high]
+    z = noise_z(1, max(1, len(values) // settings.min_slow_steps), settings)
+    return [r for r in found if r.end - r.start >= settings.min_slow_steps and r.z >= z]
+
+
+def _rise(
+    values: Floats, run: list[Segment], parts: list[Segment], base: Segment, sigma: float, memory: float, unit_us: float
+) -> Rise:
+    start, end = run[0].start, run[-1].end
+    bounds = (start, start)
+    if start > 0:
+        before = next(p.level for p in parts if p.end == start)
+        start, bounds = onset(values, start, before, run[0].level, sigma, memory)
+    if end < len(values):
+        after = next(p.level for p in parts if p.start == end)
+        end = max(start + 1, onset(values, end, run[-1].level, after, sigma, memory)[0])
+    level = float(values[start:end].mean())
+    error = sigma * np.sqrt(memory * (1.0 / (end - start) + 1.0 / base.length))
+    return Rise(start, end, bounds, base.level * unit_us, level * unit_us, float((level - base.level) / error))

@@ -1,0 +1,121 @@
+"""How much healthy ranks differ: from step to step, how long that lasts, and constantly between ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from starprof.analysis.arrays import Bools, Floats
+from starprof.analysis.settings import Settings
+
+MAD_TO_SIGMA = 1.4826
+SHORTEST_HALF = 1.349
+MAX_POOLED_RANKS = 64
+FEW_RANKS = 3
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Noise of the lateness, as a share of the healthy step time.
+
+    Attributes:
+        sigma: standard deviation from step to step, shape (R,).
+        memory: variance of a mean of n correlated steps is sigma^2 * memory / n (1 = independent steps).
+        spread: standard deviation of the ranks' constant differences.
+    """
+
+    sigma: Floats
+    memory: float
+    spread: float
+
+    def error_of_mean(self, row: int, steps: float) -> float:
+        """Standard error of a rank's mean lateness over some steps."""
+        return float(self.sigma[row] * np.sqrt(self.memory / max(steps, 1.0)))
+
+
+def measure_noise(lateness: Floats, settings: Settings, excluded: Bools | None = None) -> Noise:
+    """Pool the noise over the steadier half of the ranks, so that slow ranks do not hide behind their own slowness.
+
+    Args:
+        lateness: share of the healthy step time, capped, shape (R, S).
+        settings: thresholds.
+        excluded: ranks known to be slow, shape (R,).
+    """
+    ranks, steps = lateness.shape
+    usual = np.flatnonzero(~excluded) if excluded is not None and not excluded.all() else np.arange(ranks)
+    stepwise = without_steps(lateness)
+    if len(usual) <= FEW_RANKS:
+        # Each one's slowness is in its few peers' lateness too: only the stepwise residual is clean.
+        pool = stepwise[usual]
+    else:
+        whole = lateness[usual] - lateness[usual].mean(axis=1, keepdims=True)
+        steady = np.argsort(np.std(whole, axis=1))[: max(2, len(usual) // 2)]
+        pool = whole[steady[:: max(1, len(steady) // MAX_POOLED_RANKS)]]
+    pooled = float(np.sqrt(np.mean(pool**2)))
+    memory = _memory(pool)
+    sampling = pooled**2 * memory / steps
+    measured = max(0.0, _spread(np.median(lateness[usual], axis=1)) ** 2 - sampling)
+    weight = settings.prior_spread_weight
+    spread = np.sqrt((weight * settings.prior_spread**2 + (len(usual) - 1) * measured) / (weight + len(usual) - 1))
+    return Noise(np.maximum(np.maximum(np.std(stepwise, axis=1), pooled), 1e-6), memory, float(spread))
+
+
+def _spread(level: Floats) -> float:
+    """Standard deviation of healthy ranks' levels when up to half of the ranks are slow: from the shortest half.
+
+    With two or three ranks one slow rank moves all levels, and nothing can be measured.
+    """
+    n = len(level)
+    if n <= FEW_RANKS:
+        return 0.0
+    ordered = np.sort(level)
+    half = (n + 1) // 2
+    shortest = float(np.min(ordered[half - 1 :] - ordered[: n - half + 1]))
+    # Expected length for n normal values, fitted to simulations for n from 4 to 256 (even n; odd n give a little more).
+    return shortest / (SHORTEST_HALF * (1.0 - 1.8 * n**-0.62))
+
+
+def without_steps(values: Floats, changes: int = 3) -> Floats:
+    """Residuals after taking out the best few level changes of each row (binary segmentation), shape (R, S)."""
+    result = values.copy()
+    for row in result:
+        parts = [(0, len(row))]
+        for _ in range(changes):
+            best = max(((*_best_split(row[a:b]), a, b) for a, b in parts), key=lambda part: part[0])
+            _, cut, a, b = best
+            if cut == 0:
+                break
+            parts.remove((a, b))
+            parts += [(a, a + cut), (a + cut, b)]
+        for a, b in parts:
+            row[a:b] -= row[a:b].mean()
+    return result
+
+
+def _best_split(values: Floats, margin: int = 5) -> tuple[float, int]:
+    """Gain in squared error of the best split of a row, and its place (0 = too short)."""
+    n = len(values)
+    if n < 4 * margin:
+        return 0.0, 0
+    left = np.cumsum(values)[margin - 1 : n - margin]
+    count = np.arange(margin, n - margin + 1)
+    gain = (left - values.sum() * count / n) ** 2 * n / (count * (n - count))
+    best = int(np.argmax(gain))
+    return float(gain[best]), int(count[best])
+
+
+def _memory(residual: Floats) -> float:
+    """1 + 2 * sum of the pooled autocorrelations, up to the first lag without correlation."""
+    ranks, n = residual.shape
+    size = 1 << (2 * n - 1).bit_length()
+    spectrum = np.abs(np.fft.rfft(residual, size, axis=1)) ** 2
+    covariance = np.fft.irfft(spectrum, size, axis=1)[:, : max(2, n // 4)].sum(axis=0)
+    correlation = covariance / max(float(covariance[0]), 1e-18)
+    floor = max(0.02, 2.0 / np.sqrt(n * ranks))
+    below = np.flatnonzero(correlation[1:] < floor)
+    lags = int(below[0]) if len(below) else len(correlation) - 1
+    memory = 1.0 + 2.0 * float(correlation[1 : lags + 1].sum())
+    # Taking out the mean biases every correlation down by about memory / n.
+    memory += 2.0 * lags * memory / n
+    return float(np.clip(memory, 1.0, n / 4))

@@ -1,0 +1,64 @@
+"""Every threshold of the diagnosis, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Thresholds; all shares are of the healthy step time (peers' own time + transfer) unless said otherwise.
+
+    A rank is named only when it is late by enough (`min_lateness`), surely (`false_alarm_rate`, `spread_z`),
+    persistently (`min_late_windows`, `min_slow_steps`) and when that costs the job something (`min_cost_share`).
+
+    Attributes:
+        warm_up_steps: first steps that never count (allocation, bucket rebuild, compilation).
+        max_warm_up_share: at most this share of the run is taken for warm-up.
+        min_steps: fewer steps after warm-up give `inconclusive`.
+        min_lateness: least mean lateness of a straggler.
+        lateness_cap: one step's lateness counts at most this much, so that single spikes are not persistent.
+        false_alarm_rate: probability that noise alone passes the test anywhere, over all ranks and windows.
+        noise_margin_z: added to that test's z for tails heavier than normal.
+        spread_z: how many standard deviations of the ranks' constant differences a chronic rank must exceed.
+        prior_spread: expected constant difference between healthy ranks (standard deviation).
+        prior_spread_weight: how many ranks that expectation counts for.
+        min_slow_steps: shorter slowness is a one-off.
+        min_late_windows: share of the windows of a slow interval in which the rank must be late.
+        min_cost_share: least share of the interval's time that the slowness must cost.
+        min_run_cost_share: least share of the whole run's time.
+        min_spike: a single step this late is a spike (as is one above `spike_z` of the rank's noise).
+        spike_z: see `min_spike`.
+        min_rotating_cost_share: irregular spikes on changing ranks are a finding from this share of the run on.
+        min_special_cost_share: the same for garbage collection, checkpoints, evaluation, compilation.
+        min_one_off_cost_steps: a single spike is listed when it costs this many healthy steps.
+        min_shift: least rise of everybody's own time, or of the transfer, that is reported.
+        min_cause_share: a cause is named when its evidence covers this share of the slowdown.
+        max_findings_listed: one-off findings beyond this number are summed up.
+    """
+
+    warm_up_steps: int = 3
+    max_warm_up_share: float = 0.1
+    min_steps: int = 16
+    min_lateness: float = 0.04
+    lateness_cap: float = 1.0
+    false_alarm_rate: float = 1e-4
+    noise_margin_z: float = 1.0
+    spread_z: float = 4.5
+    prior_spread: float = 0.012
+    prior_spread_weight: float = 4.0
+    min_slow_steps: int = 8
+    min_late_windows: float = 0.7
+    min_cost_share: float = 0.025
+    min_run_cost_share: float = 0.005
+    min_spike: float = 0.3
+    spike_z: float = 8.0
+    min_rotating_cost_share: float = 0.10
+    min_special_cost_share: float = 0.01
+    min_one_off_cost_steps: float = 2.0
+    min_shift: float = 0.10
+    min_cause_share: float = 0.8
+    max_findings_listed: int = 5
+
+
+DEFAULT = Settings()

@@ -1,0 +1,64 @@
+"""Sentences of findings that do not depend on the cause: who, since when, how much."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from starprof.analysis.causes.base import ms, pct, rank_names
+from starprof.analysis.slowness import Comparison, Slowness
+
+
+def lateness_evidence(comparison: Comparison, slowness: Slowness) -> tuple[str, ...]:
+    """What the step records show of a late rank: own time against its peers, and who waits for whom."""
+    own, rows = comparison.own, list(slowness.rows)
+    columns = np.flatnonzero(slowness.steps)
+    who = rank_names(tuple(own.rank(r) for r in rows))
+    mine = _mean(own.work[rows][:, columns])
+    peers = mine - _mean(comparison.lateness_us[rows][:, columns])
+    lines = [
+        f"{who} needed {ms(mine)} per step for itself where its peers needed {ms(peers)} "
+        f"({(mine / max(peers, 1.0) - 1) * 100:+.0f} %), {_when(comparison, slowness)}."
+    ]
+    healthy = np.flatnonzero(~comparison.blamed & (own.groups == own.groups[rows[0]]))
+    if len(healthy) and own.shape[0] > 1:
+        last = np.nanargmax(np.nan_to_num(own.cycle[:, columns], nan=-1.0), axis=0)
+        share = float(np.isin(last, rows).mean())
+        waited = _mean(own.blocked[rows][:, columns])
+        others = _mean(own.blocked[healthy][:, columns])
+        lines.append(
+            f"{who} arrived last in {pct(share)} of those steps and waited {ms(waited)} in collectives, "
+            f"its peers {ms(others)}: they wait for it."
+        )
+    return tuple(lines)
+
+
+def _when(comparison: Comparison, slowness: Slowness) -> str:
+    steps = comparison.own.steps
+    first, last = int(steps[slowness.start]), int(steps[slowness.end - 1])
+    if slowness.kind == "periodic":
+        return f"every {slowness.period} steps since step {first}"
+    if slowness.kind == "trend":
+        return f"growing since step {first}"
+    if slowness.start == 0:
+        return "from the first step on" if slowness.end == len(steps) else f"from the first step to step {last}"
+    if slowness.kind == "one-off":
+        return f"in step {first}" if first == last else f"in steps {first} to {last}"
+    return f"since step {first}" if slowness.end == len(steps) else f"in steps {first} to {last}"
+
+
+def when(comparison: Comparison, slowness: Slowness) -> str:
+    """The time of a slowness in words."""
+    return _when(comparison, slowness)
+
+
+def confidence(slowness: Slowness, cause_share: float, named: bool) -> float:
+    """How sure a finding is: its persistence over the interval, times the coverage of its cause when one is named.
+
+    Never 1: the data can't exclude what was not recorded.
+    """
+    shape = min(1.0, slowness.late_windows)
+    return round(min(0.99, shape * (cause_share if named else 1.0) * 0.99), 3)
+
+
+def _mean(values: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> float:
+    return float(np.nanmean(values)) if np.isfinite(values).any() else 0.0
