@@ -35,7 +35,6 @@ from starprof.model.tables.network import NIC_SAMPLE
 _SECOND_NS = 1_000_000_000
 _SHARE = 0.002
 _HEADER_LINES = 2
-_FIELDS = 16
 _IN_COLUMN_ORDER = itemgetter(0, 8, 1, 9, 3, 11, 2, 10)  # bytes, packets, drops, errors: received, sent
 _NO_QDISC = Qdisc("", INT_NULL, INT_NULL, INT_NULL)
 _NO_PRIORITIES = PriorityCounters(INT_NULL, INT_NULL, INT_NULL, INT_NULL)
@@ -94,7 +93,16 @@ class NicCollector:
             state = (speed_mbit, int(nic.link.up), qdisc.drops, qdisc.backlog_bytes, qdisc.overlimits)
             pauses = priorities.get(name, _NO_PRIORITIES)
             rows.add(
-                NIC_SAMPLE, [self._node, mono_ns, nic.id, *_IN_COLUMN_ORDER(counters[name]), *state, *pauses, INT_NULL]
+                NIC_SAMPLE,
+                [
+                    self._node,
+                    mono_ns,
+                    nic.id,
+                    *map(int, _IN_COLUMN_ORDER(counters[name].split())),
+                    *state,
+                    *pauses,
+                    INT_NULL,
+                ],
             )
 
     def close(self) -> None:
@@ -106,14 +114,13 @@ class NicCollector:
         if self._ethtool is not None:
             self._ethtool.close()
 
-    def _counters(self) -> dict[str, list[int]]:
-        """Counters of each interface in the file's order: 8 of reception, 8 of transmission."""
+    def _counters(self) -> dict[str, bytes]:
+        """Counters of each interface as text: 8 of reception, then 8 of transmission."""
         found = {}
         for line in self._dev.read_all().split(b"\n")[_HEADER_LINES:]:
-            name, _, rest = line.partition(b":")
-            values = rest.split()
-            if len(values) >= _FIELDS:
-                found[name.strip().decode(errors="replace")] = [int(v) for v in values]
+            name, colon, rest = line.partition(b":")
+            if colon:
+                found[name.strip().decode(errors="replace")] = rest
         return found
 
     def _priorities(self, mono_ns: int) -> Mapping[str, PriorityCounters]:

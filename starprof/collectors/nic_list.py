@@ -14,7 +14,7 @@ from starprof.collectors.rtnetlink import Link, Qdisc
 from starprof.model.events import NIC_CHANGE
 from starprof.model.tables.network import NIC
 
-MAX_NICS = 64
+MAX_NICS = 32
 """Interfaces sampled at most; a container host may have hundreds of virtual ones, which come last."""
 
 _BOND_KINDS = ("bond", "team")

@@ -356,6 +356,15 @@ def test_the_cards_tell_a_ranks_place(gpu):
     assert locate(collector.cards(), 0, {"CUDA_VISIBLE_DEVICES": MIGS[0]}).uuid == MIGS[0]
 
 
+def test_a_collector_that_is_opened_again_describes_each_gpu_once_more_and_samples_it_once(gpu, node):
+    collector, _ = gpu()
+    collector.close()
+    rows = Recorded()
+    collector.open(node, rows)
+    collector.sample(T0, rows)
+    assert len(rows["gpu"]) == len(rows["gpu_sample"]) == len(UUIDS) + len(MIGS)
+
+
 def test_a_driver_that_is_not_loaded_is_unavailable_with_the_reason(driver, node):
     driver.set("-", init="!9")
     with pytest.raises(Unavailable, match="Driver Not Loaded"):
