@@ -70,7 +70,7 @@ class Replay:
 
     def added(self, part: Reduction) -> float:
         """How much longer the run without any of the parts gets when this one comes back."""
-        left, transfer = self._ideal
+        left = self._ideal
         longest = np.maximum(self._others, left.max(axis=0)) if len(left) else self._others
         slower = longest
         for row, values in part.rows.items():
@@ -79,14 +79,12 @@ class Replay:
         return float((slower - longest + extra).sum())
 
     @cached_property
-    def _ideal(self) -> tuple[Floats, Floats]:
-        left, transfer = self._cycles.copy(), self._transfer.copy()
+    def _ideal(self) -> Floats:
+        left = self._cycles.copy()
         for part in self._parts:
             for row, values in part.rows.items():
                 left[self._place[row]] -= values
-            if part.transfer is not None:
-                transfer -= part.transfer
-        return left, transfer
+        return left
 
 
 def solo_us(own: OwnTime, parts: Sequence[Reduction]) -> tuple[float, ...]:
@@ -148,10 +146,7 @@ def late_reduction(own: OwnTime, lateness_us: Floats, row: int, steps: Bools, ba
 
 def healthy_lateness(own: OwnTime, lateness_us: Floats, peers: Ints, late: Ints) -> Floats:
     """Sample of what lateness looks like without the fault, around 0."""
-    if len(peers) >= 2:
-        sample = lateness_us[np.ix_(peers, late)]
-    else:
-        # One peer: its lateness mirrors the culprit's. Two healthy ranks would differ by twice the peer's variance.
-        sample = np.sqrt(2.0) * own.work[np.ix_(peers, late)]
+    # One peer's lateness mirrors the culprit's; two healthy ranks would differ by twice the peer's variance.
+    sample = lateness_us[np.ix_(peers, late)] if len(peers) >= 2 else np.sqrt(2.0) * own.work[np.ix_(peers, late)]
     around: Floats = sample - np.nanmedian(sample, axis=1, keepdims=True)
     return around[~np.isnan(around)]

@@ -73,7 +73,7 @@ def _spread(level: Floats) -> float:
     half = (n + 1) // 2
     shortest = float(np.min(ordered[half - 1 :] - ordered[: n - half + 1]))
     # Expected length for n normal values, fitted to simulations for n from 4 to 256 (even n; odd n give a little more).
-    return shortest / (SHORTEST_HALF * (1.0 - 1.8 * n**-0.62))
+    return float(shortest / (SHORTEST_HALF * (1.0 - 1.8 * n**-0.62)))
 
 
 def without_steps(values: Floats, changes: int = 3) -> Floats:
