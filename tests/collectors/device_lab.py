@@ -64,6 +64,10 @@ class Namespace:
     def popen(self, *command, **options):
         return subprocess.Popen(("ip", "netns", "exec", self.name, *command), text=True, **options)
 
+    @staticmethod
+    def popen_outside(*command, **options):
+        return subprocess.Popen(command, text=True, **options)
+
     def delete(self):
         with contextlib.suppress(subprocess.CalledProcessError):
             run("ip", "netns", "delete", self.name)
@@ -81,15 +85,9 @@ class Remote:
     """A collector in a process of its own, inside a namespace: `sample` returns the rows of one tick."""
 
     def __init__(self, namespace, factory, tree=None, prefix=()):
-        self._process = namespace.popen(
-            *prefix,
-            sys.executable,
-            __file__,
-            factory,
-            json.dumps(tree or {}),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        command = (*prefix, sys.executable, __file__, factory, json.dumps(tree or {}))
+        start = namespace.popen if namespace is not None else Namespace.popen_outside
+        self._process = start(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.opened = self._read()
 
     def sample(self, mono_ns):

@@ -365,3 +365,21 @@ def test_all_processes_of_a_namespace_share_its_counters(pair):
     assert ids[0] == ids[1]
     assert min(seen) >= 2_000_000
     assert abs(seen[0] - seen[1]) < 10_000
+
+
+@pytest.mark.root
+def test_a_process_that_still_sees_another_namespaces_sys_takes_nothing_from_it(pair):
+    """`nsenter` changes the namespace only; `ip netns exec` also mounts its /sys."""
+    pair[0].ip("link", "set", "lo", "name", "eth0")
+    inside = Remote(pair[0], "starprof.collectors.nic:NicCollector")
+    command = ["nsenter", f"--net=/run/netns/{pair[0].name}"]
+    half_inside = Remote(None, "starprof.collectors.nic:NicCollector", prefix=command)
+    try:
+        whole = inside.sample(T0).last_by("nic_sample", "nic")[named(inside.opened, "veth0")]
+        half = half_inside.sample(T0).last_by("nic_sample", "nic")[named(half_inside.opened, "veth0")]
+    finally:
+        inside.close()
+        half_inside.close()
+    assert {r["name"]: r["type"] for r in half_inside.opened["nic"]}["eth0"] == "loopback"
+    assert half["tx_packets"] >= 0
+    assert (whole["speed_mbit"], half["speed_mbit"]) == (10_000, None), "what a veth claims, and nothing"

@@ -262,6 +262,23 @@ def test_sockets_of_a_process_that_may_not_be_looked_into_are_of_no_known_rank(t
     assert f"pid {process.pid}" in reason
 
 
+@pytest.mark.root
+def test_a_rank_in_another_network_namespace_is_named_as_not_seen(tcp):
+    other = Namespace()
+    code = "import socket,sys\ns=socket.create_server(('127.0.0.1',0))\nprint(flush=True)\nsys.stdin.readline()"
+    process = other.popen(sys.executable, "-c", code, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        process.stdout.readline()
+        with connection():
+            collector, rows = tcp(NodeContext(tree={process.pid: 4}))
+            collector.sample(T0, rows)
+    finally:
+        process.communicate("\n", timeout=30)
+        other.delete()
+    (reason,) = [r["reason"] for r in rows["unavailable"]]
+    assert "rank 4 runs in another network namespace" in reason
+
+
 def test_a_refused_socket_diagnosis_is_unavailable(here):
     def refuse():
         raise OSError(1, "Operation not permitted")
