@@ -22,6 +22,7 @@ from starprof.agent.carrier import Carrier
 from starprof.agent.nodeinfo import boot_id, node_row
 from starprof.agent.sampler import Sampler
 from starprof.agent.state import AgentState, load_state
+from starprof.agent.stop import StopSignal
 from starprof.collectors.base import NodeContext
 from starprof.collectors.procfile import ProcFile, optional
 from starprof.collectors.procstat import parse_stat
@@ -38,7 +39,6 @@ _NO_RANK_YET_NS = 10 * _SECOND_NS
 _COLLECT_GARBAGE_NS = 600 * _SECOND_NS
 _COUNT_DESCRIPTORS_NS = 10 * _SECOND_NS
 _DESCRIPTORS = 4096
-_STOP = frozenset({signal.SIGTERM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,7 @@ class Agent:
         self._orphaned_ns: int | None = None
         self._statm = ProcFile("/proc/self/statm", 128)
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+        self._stop = StopSignal()
         self._ticks = 0
         self._late = 0
         self._wall_minus_mono_ns = 0
@@ -94,7 +95,6 @@ class Agent:
         """Sample until SIGTERM, or until recorder and ranks are gone; returns the exit code."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the job; the recorder tells us when to end
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_BLOCK, _STOP)
         _allow_descriptors()
         self._carrier.start()
         self._tell_start()
@@ -137,7 +137,7 @@ class Agent:
             if left_ns < 0:  # rounds that were missed are not made up for
                 due_ns += -(left_ns // self._period_ns) * self._period_ns
                 left_ns = due_ns - time.monotonic_ns()
-            if signal.sigtimedwait(_STOP, max(0, left_ns) / _SECOND_NS) is not None:
+            if self._stop.sleep(left_ns / _SECOND_NS):
                 return True
 
     def _each_second(self, now_ns: int, sampler: Sampler) -> bool:
