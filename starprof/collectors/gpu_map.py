@@ -70,7 +70,8 @@ def locate(cards: Sequence[Card], device: int, environ: Mapping[str, str], torch
         AmbiguousDeviceError: a shortened UUID fits several GPUs.
     """
     if torch_uuid:
-        return Placement(_by_uuid(cards, torch_uuid))
+        uuid = _by_uuid(cards, torch_uuid.removeprefix("GPU-"))  # torch writes a MIG instance's UUID bare as well
+        return Placement(uuid, "" if uuid else f"no GPU of this node has the UUID {torch_uuid} that torch reports")
     shown = environ.get(VISIBLE_DEVICES)
     order = environ.get(DEVICE_ORDER, "")
     entries = [str(i) for i in range(len(cards))] if shown is None else [e.strip() for e in shown.split(",")]

@@ -87,6 +87,16 @@ def test_what_torch_reports_settles_it(text):
     assert locate(MIXED, 0, {"CUDA_VISIBLE_DEVICES": "1"}, torch_uuid=text).uuid == UUIDS[2]
 
 
+def test_torch_reports_a_mig_instance_like_a_gpu():
+    assert locate(SPLIT, 0, {}, torch_uuid=MIGS[1].replace("MIG-", "GPU-")).uuid == MIGS[1]
+
+
+def test_a_uuid_of_torch_that_no_gpu_has_is_unknown_with_the_reason():
+    placement = locate(ALIKE, 0, {}, torch_uuid="GPU-eeee")
+    assert placement.uuid is None
+    assert "GPU-eeee" in placement.reason
+
+
 def test_a_cut_uuid_of_torch_that_fits_two_gpus_is_an_error():
     with pytest.raises(AmbiguousDeviceError):
         locate(ALIKE, 0, {}, torch_uuid="aa")
