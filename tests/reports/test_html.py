@@ -167,6 +167,12 @@ def test_counters_of_the_cause_are_open_and_the_others_folded(run: RunData, verd
     assert "Involuntary context switches" in folded
 
 
+def test_samples_that_were_rolled_up_are_told_not_silently_missing(run: RunData, verdict: Verdict):
+    samples = {**run.samples, "process_sample_rollup": pd.DataFrame({"node": [0]})}
+    assert "rolled up" in Page(render(replace(run, samples=samples), verdict)).text
+    assert "rolled up" not in Page(render(run, verdict)).text
+
+
 def test_the_shaded_time_is_that_of_the_steps_of_the_finding(page: Page, run: RunData):
     spec, _ = chart(page, "counters")
     starts = (run.steps.start_mono_ns[1] - run.steps.start_mono_ns.min()) / 1e9

@@ -126,6 +126,8 @@ def _notes(material: Material, times: Clock, idle: list[str]) -> list[str]:
     if times.aligned:
         nodes = words.some(tuple(f"n{node}" for node in times.aligned))
         notes.append(f"Not calibrated against node 0, laid on its first step instead: clock of {nodes}.")
+    if any(name.endswith("_rollup") and len(frame) for name, frame in material.run.samples.items()):
+        notes.append("Older samples were rolled up to save space: only what is kept at full rate is drawn.")
     if idle:
         notes.append(f"Zero throughout: {', '.join(idle)}.")
     return notes
