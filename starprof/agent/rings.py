@@ -29,6 +29,8 @@ _SILENT_NS = 30 * _SECOND_NS
 _TICK_NS = 10_000_000
 _NEVER_NS = 1 << 62
 _BUSY_SLOTS = 500
+_TOUCHED_SLOTS = 1000
+"""The agent's memory holds no more of each ring than this."""
 _EVENT_KIND_AT = 40
 """Offset of the kind in an event slot: five integers stand before it."""
 
@@ -41,6 +43,7 @@ class OpenRing:
         next_slot: first slot that is not yet in the spool.
         drained_to: first slot that was not yet read; becomes `next_slot` when the frames are written.
         generation: version of the description that is in the spool; `described` becomes it like `drained_to`.
+        touched: slots read since their pages were last released.
         process: the rank's /proc/PID/stat; None when its process ended before, or can't be seen from here.
     """
 
@@ -55,6 +58,7 @@ class OpenRing:
     attempt: int = 0
     process: ProcFile | None = None
     said_exit: bool = False
+    touched: int = 0
 
     def close(self) -> None:
         """Unmap the ring."""
@@ -115,7 +119,12 @@ class Rings:
                 found += self._describe(stem, ring_, mono_ns, rows)
             if ring_.reader.written > ring_.next_slot:
                 batch = ring_.reader.read(ring_.next_slot)
-                self.busy = self.busy or batch.next_slot - ring_.next_slot > _BUSY_SLOTS
+                count = batch.next_slot - ring_.next_slot
+                self.busy = self.busy or count > _BUSY_SLOTS
+                ring_.touched += count
+                if ring_.touched > _TOUCHED_SLOTS:
+                    ring_.touched = 0
+                    ring_.reader.release()
                 found += batch.frames(stem, self._context.node)
                 ring_.drained_to = batch.next_slot
                 ring_.said_exit = ring_.said_exit or _tells_exit(batch)

@@ -97,6 +97,10 @@ class RingReader:
         """Unmap the file."""
         self._map.close()
 
+    def release(self) -> None:
+        """Take the pages that reading touched out of this process's resident memory; they stay in the page cache."""
+        self._map.madvise(mmap.MADV_DONTNEED)
+
     @property
     def written(self) -> int:
         """Number of slots that were ever written."""

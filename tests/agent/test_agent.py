@@ -123,13 +123,14 @@ def test_rings_of_other_nodes_are_left_alone(lab):
     assert {row["node"] for row in lab.rows("node_sample")} == {1}
 
 
-def test_a_ring_that_fills_fast_is_drained_before_it_wraps(lab):
-    agent, rank = lab.agent(), lab.rank(0, steps_per_s=1e9, slots=1 << 17)
-    eventually(lambda: len(lab.rows("step")) > 20_000)
+def test_a_ring_that_fills_fast_is_drained_before_it_wraps_and_does_not_fill_the_agents_memory(lab):
+    agent, rank = lab.agent(), lab.rank(0, steps_per_s=4000, slots=1 << 15)
+    eventually(lambda: len(lab.rows("step")) > 20_000, seconds=40)
     rank.kill()
     stop(agent)
 
     assert lab.holes() == []
+    assert max(row["rss_bytes"] for row in lab.rows("agent_sample")) <= 30 << 20
 
 
 def test_without_its_recorder_it_goes_on_while_a_rank_lives_and_then_ends(lab):
