@@ -140,6 +140,17 @@
 
   // ---- anatomy ----
   const added = [];
+  function legend(spans, color) {
+    const keys = spans.map((span) => {
+      const key = document.createElement("span");
+      key.className = `swatch ${span.key}`;
+      key.style.setProperty("--color", color(span));
+      key.append(span.label);
+      return key;
+    });
+    document.getElementById("anatomy-legend").replaceChildren(...keys);
+  }
+
   function anatomy(data, spec, node) {
     const checked = document.querySelector('input[name="window"]:checked');
     const parts = data.array(spec.windows[checked ? Number(checked.value) : 0].spans);
@@ -148,18 +159,18 @@
     const at = (row, span) => parts[row * spec.spans.length + span];
     const step = (row) => spec.spans.reduce((sum, _, span) => sum + at(row, span), 0);
     const shade = dark() ? 1 : 0;
+    const color = (span) => span.key === "blocked" ? css("--pale") : SPAN_COLORS[span.key][shade];
+    legend(spec.spans.filter((_, index) => rows.some((row) => at(row, index) >= spec.legendFrom * step(row))), color);
     const traces = spec.spans.map((span, index) => ({
-      type: "bar", orientation: "h", name: span.label, y: names, x: rows.map((row) => at(row, index)),
+      type: "bar", orientation: "h", y: names, x: rows.map((row) => at(row, index)),
       customdata: rows.map((row) => [100 * at(row, index) / step(row), step(row)]),
-      showlegend: rows.some((row) => at(row, index) >= spec.legendFrom * step(row)),
-      marker: { color: span.key === "blocked" ? css("--pale") : SPAN_COLORS[span.key][shade], line: { width: 0 },
+      marker: { color: color(span), line: { width: 0 },
         pattern: span.key === "unaccounted" ? { shape: "/", size: 5, solidity: 0.3, fillmode: "overlay", fgcolor: css("--paper") } : {} },
       hovertemplate: `%{y}: ${plain(span.label)}<br><b>%{x:,.3~f} ms</b>, %{customdata[0]:.1f} % of %{customdata[1]:,.1f} ms<extra></extra>`,
     }));
     const culprit = (row) => spec.culprits.includes(row);
     return Plotly.react(node, traces, layout(node, {
-      barmode: "stack", bargap: 0.32, height: rows.length * (rows.length <= 8 ? 40 : 27) + 112, showlegend: true, margin: { l: 8, r: 12, t: 8, b: 46 },
-      legend: { orientation: "h", x: 0, xanchor: "left", y: 1, yanchor: "bottom", traceorder: "normal", font: { size: 13, color: css("--ink") }, itemclick: false, itemdoubleclick: false, bgcolor: "rgba(0,0,0,0)" },
+      barmode: "stack", bargap: 0.32, height: rows.length * (rows.length <= 8 ? 40 : 27) + 56, margin: { l: 8, r: 12, t: 4, b: 46 },
       xaxis: { title: title("ms of a mean step"), rangemode: "tozero", nticks: narrow(node) ? 5 : 10 },
       yaxis: { type: "category", autorange: "reversed", showgrid: false, tickvals: names, ticktext: rows.map((row, i) => culprit(row) ? accented(names[i]) : plain(names[i])) },
     }), config);

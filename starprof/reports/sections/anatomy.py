@@ -101,6 +101,7 @@ def _body(material: Material, means: Matrix, rows: list[int], left_out: int, win
     )
     return (
         f'<div class="controls">{choose}{adder}</div>'
+        '<div class="swatches js" id="anatomy-legend"></div>'
         f"{chart('anatomy', 'Stacked bars of the spans of a step per rank')}"
         f'<p class="note">{text(notes)}</p>{_numbers(material, means, rows)}'
     )
