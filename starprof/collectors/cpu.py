@@ -130,6 +130,7 @@ class CpuCollector:
             if file is not None:
                 file.close()
         self._frequencies.clear()
+        self._stat = self._cpuinfo = None
 
 
 def _line_width(stat: bytes) -> int:

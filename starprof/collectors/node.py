@@ -87,6 +87,8 @@ class NodeCollector:
         for file in (*self._pressure, self._meminfo, self._vmstat, self._stat):
             if file is not None:
                 file.close()
+        self._pressure = []
+        self._meminfo = self._vmstat = self._stat = None
 
 
 def _open_pressure(path: Path, notes: Notes, rows: Rows) -> ProcFile | None:

@@ -13,9 +13,12 @@ import time
 from pathlib import Path
 
 from starprof.collectors.base import NodeContext, Rows, Unavailable
+from starprof.collectors.cpu import STAT_BYTES
 from starprof.collectors.foreign import CpuClock, ForeignScan, Heavy
 from starprof.collectors.notes import Notes, Pace
 from starprof.collectors.procdetail import MISSING_DETAIL, REAL_PROC, DetailReader, ProcessFiles
+from starprof.collectors.procfile import TickFile, shared
+from starprof.collectors.procstat import field
 from starprof.collectors.tree import ProcessTree
 from starprof.model.schema import BY_NAME, INT_NULL
 
@@ -34,13 +37,18 @@ _JOB_SETTLES_NS = 10 * _SECOND_NS
 """Other processes of the job count as foreign only that long after the last rank appeared: they may become ranks."""
 
 
+def clock_id(pid: int) -> int:
+    """Id of the CPU clock of a process, as clock_getcpuclockid(3) makes it."""
+    return (~pid << 3) | 2
+
+
 def kernel_cpu_ns(pid: int) -> int:
-    """CPU time of all threads of a process: clock id of clock_getcpuclockid(3).
+    """CPU time of all threads of a process, from its CPU clock.
 
     Raises:
         OSError: there is no such process.
     """
-    return time.clock_gettime_ns((~pid << 3) | 2)
+    return time.clock_gettime_ns(clock_id(pid))
 
 
 class ProcessCollector:
@@ -54,7 +62,10 @@ class ProcessCollector:
         self._tracked: dict[int, ProcessFiles] = {}
         self._rank_pids: dict[int, int] = {}
         self._settled_ns = 0
+        self._forks = INT_NULL
+        self._ended = False
         self._kernel_due_ns = 0
+        self._stat: TickFile | None = None
         self._pace = Pace(_SECOND_NS, _SCAN_SHARE, time.thread_time_ns)
         self._clock: CpuClock = kernel_cpu_ns
 
@@ -70,6 +81,10 @@ class ProcessCollector:
         self._detail = DetailReader(context, self._notes)
         # The kernel's clocks are of the real processes: with another procfs they come from its stat files.
         self._clock = kernel_cpu_ns if context.proc == REAL_PROC else self._detail.cpu_ns
+        try:
+            self._stat = shared(context.shared, context.proc / "stat", STAT_BYTES)
+        except OSError:
+            self._stat = None
         self._foreign = ForeignScan(self._clock)
         self._kernel_threads = ForeignScan(self._clock)
         try:
@@ -87,15 +102,23 @@ class ProcessCollector:
             self._settled_ns = mono_ns + _JOB_SETTLES_NS
             self._refresh(rows)
         elif self._pace.due(mono_ns):
-            self._refresh(rows)
+            if self._something_changed(mono_ns):
+                self._refresh(rows)
             if self._rank_pids:
                 self._sample_foreign(mono_ns, rows)
             self._pace.done(mono_ns)
         self._sample_tree(mono_ns, rows)
 
+    def _something_changed(self, mono_ns: int) -> bool:
+        """Whether a process may have started or one of ours ended: else listing procfs would be for nothing."""
+        stat = self._stat.at(mono_ns) if self._stat is not None else b""
+        before, self._forks = self._forks, field(stat, b"\nprocesses ")
+        return self._forks != before or self._forks == INT_NULL or self._ended
+
     def _refresh(self, rows: Rows) -> None:
         """Follow the trees: open what is new, close what left."""
         tree = self._tree
+        self._ended = False
         if not tree.refresh(self._rank_pids):
             return
         self._context.tree = dict(tree.rank_of)
@@ -114,10 +137,12 @@ class ProcessCollector:
                 break
             files = self._detail.open_process(pid, rank, pid in ranks, rows)
             if files is not None:
+                files.clock_id = clock_id(pid) if self._clock is kernel_cpu_ns else pid
                 self._tracked[pid] = files
 
     def _sample_tree(self, mono_ns: int, rows: Rows) -> None:
-        clock, node, add = self._clock, self._context.node, rows.add
+        clock = time.clock_gettime_ns if self._clock is kernel_cpu_ns else self._clock
+        node, add = self._context.node, rows.add
         children_too = len(self._tracked) <= _MANY
         gone = []
         for pid, files in self._tracked.items():
@@ -125,7 +150,7 @@ class ProcessCollector:
             if not (detailed or children_too or files.is_rank):
                 continue
             try:
-                cpu_us = clock(pid) // 1000
+                cpu_us = clock(files.clock_id) // 1000
                 on_cpu_us, run_delay_us = files.scheduled() if detailed or files.is_rank else _NOT_READ
                 detail = self._detail.read(files, mono_ns, rows) if detailed else MISSING_DETAIL
             except OSError:  # it ended
@@ -136,6 +161,7 @@ class ProcessCollector:
         for pid in gone:
             self._tracked.pop(pid).close()
             self._tree.forget(pid)
+        self._ended = self._ended or bool(gone)
 
     def _sample_foreign(self, mono_ns: int, rows: Rows) -> None:
         """Processes once a second, kernel threads (most of all pids, seldom heavy) every five seconds."""
@@ -148,6 +174,7 @@ class ProcessCollector:
             found, reused = scan.scan(mono_ns, pids, excluded)
             for pid in reused:
                 self._tree.forget(pid)
+                self._ended = True
             for heavy in found:
                 self._add_foreign(heavy, mono_ns, rows)
 
@@ -181,6 +208,9 @@ class ProcessCollector:
         for files in self._tracked.values():
             files.close()
         self._tracked.clear()
+        if self._stat is not None:
+            self._stat.close()
+            self._stat = None
 
 
 def _why_foreign_hidden(proc: Path) -> str:

@@ -59,14 +59,15 @@ class ProcFile:
 
 
 class TickFile(ProcFile):
-    """A file that several collectors need: read once per tick, whoever asks first."""
+    """A file that several collectors need: read once per tick, whoever asks first; the last one to close closes it."""
 
-    __slots__ = ("_data", "_mono_ns")
+    __slots__ = ("_data", "_mono_ns", "users")
 
     def __init__(self, path: Path | str, size: int = _PAGE_BYTES) -> None:
         super().__init__(path, size)
         self._mono_ns = -1
         self._data = b""
+        self.users = 0
 
     def at(self, mono_ns: int) -> bytes:
         """The content as of the tick `mono_ns`."""
@@ -74,6 +75,12 @@ class TickFile(ProcFile):
             self._data = self.read()
             self._mono_ns = mono_ns
         return self._data
+
+    def close(self) -> None:
+        """One user less; call it once for each `shared`."""
+        self.users -= 1
+        if self.users <= 0:
+            super().close()
 
 
 def shared(files: dict[str, TickFile], path: Path, size: int = _PAGE_BYTES) -> TickFile:
@@ -86,6 +93,7 @@ def shared(files: dict[str, TickFile], path: Path, size: int = _PAGE_BYTES) -> T
     found = files.get(name)
     if found is None or found.fd < 0:
         found = files[name] = TickFile(path, size)
+    found.users += 1
     return found
 
 

@@ -55,6 +55,15 @@ class FakeHost:
         fields[11] = str(int(fields[11]) + ticks)
         self.write(f"proc/{pid}/stat", f"{head}) {' '.join(fields)}\n")
 
+    def start(self, pid, like, **files):
+        """A process like another one: its files with the new pid, `files` replacing some; counted as a fork."""
+        for name in ("stat", "status", "schedstat"):
+            text = files.get(name) or (self.proc / str(like) / name).read_text()
+            self.write(f"proc/{pid}/{name}", text.replace(f"{like} (", f"{pid} (", 1))
+        stat = (self.proc / "stat").read_text()
+        forks = int(stat.partition("processes ")[2].split()[0])
+        self.write("proc/stat", stat.replace(f"processes {forks}", f"processes {forks + 1}"))
+
     def end(self, pid):
         shutil.rmtree(self.proc / str(pid))
 

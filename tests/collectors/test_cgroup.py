@@ -206,22 +206,23 @@ def real_group(name, quota_us):
 def test_a_real_quota_shows_as_throttled_time_and_a_removed_group_is_no_error():
     name = f"starprof-test-{os.getpid()}"
     rows, collector = HostRows(), CgroupCollector()
-    with real_group(name, 30_000) as folder:
+    with real_group(name, 5_000) as folder:
         process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
         try:
             (folder / "cgroup.procs").write_text(str(process.pid))
             collector.open(NodeContext(rank_pids={5: process.pid}), rows)
-            collector.sample(0, rows)
-            time.sleep(1.5)
-            collector.sample(2 * SECOND_NS, rows)
+            for second in range(10):
+                collector.sample(second * SECOND_NS, rows)
+                time.sleep(0.5)
         finally:
             process.kill()
             process.wait()
-    collector.sample(4 * SECOND_NS, rows)
+    collector.sample(11 * SECOND_NS, rows)
     collector.close()
 
     (number,) = {row["cgroup"] for row in rows["cgroup"] if row["path"] == f"/{name}"}
-    first, last = (row for row in rows["cgroup_sample"] if row["cgroup"] == number)
-    assert fields(last, "quota_us", "period_us") == (30_000, 100_000)
+    first, *_, last = (row for row in rows["cgroup_sample"] if row["cgroup"] == number)
+    assert fields(last, "quota_us", "period_us") == (5_000, 100_000)
     assert last["throttled_periods"] - first["throttled_periods"] >= 5
     assert last["throttled_us"] - first["throttled_us"] > 300_000
+    assert last["mono_ns"] < 11 * SECOND_NS

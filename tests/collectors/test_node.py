@@ -121,3 +121,15 @@ def test_on_this_machine_every_column_that_the_kernel_offers_is_filled():
     assert not missing or rows["unavailable"]
     assert row["memory_available_bytes"] > 1 << 20
     assert row["runnable"] >= 1
+
+
+def test_a_collector_that_closes_does_not_take_the_shared_file_from_the_other(host, rows):
+    cpu = CpuCollector()
+    cpu.open(host.context, rows)
+    node = sampled(host, rows, 0)
+    node.close()
+    cpu.sample(1, rows)
+    cpu.close()
+
+    assert {row["mono_ns"] for row in rows["cpu_sample"]} == {1}
+    assert all(file.fd == -1 for file in host.context.shared.values())

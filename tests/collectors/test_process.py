@@ -104,9 +104,7 @@ def test_names_are_told_without_arguments_and_again_when_the_affinity_changes(ho
 
 def test_a_child_that_starts_later_joins_and_one_that_ends_leaves(host, rows, collector):
     collector.sample(0, rows)
-    stat = (host.proc / "115/stat").read_text()
-    for name, text in (("stat", stat.replace("115 (", "116 (", 1)), ("schedstat", "5 6 7\n")):
-        host.write(f"proc/116/{name}", text)
+    host.start(116, like=115)
     host.end(113)
     host.end(114)
     rows.take("process_sample")
@@ -116,10 +114,26 @@ def test_a_child_that_starts_later_joins_and_one_that_ends_leaves(host, rows, co
     assert host.context.tree == {111: 0, 112: 1, 115: 1, 116: 1}
 
 
+def test_procfs_is_listed_only_when_the_kernel_counted_a_fork_or_one_of_ours_ended(host, rows, collector, monkeypatch):
+    listed = []
+    real = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: listed.append(path) or real(path))
+    for second in range(5):
+        collector.sample(second * SECOND_NS, rows)
+    before = len(listed)
+    host.start(116, like=115)
+    for second in range(5, 9):
+        collector.sample(second * SECOND_NS, rows)
+
+    assert before <= 2
+    assert len(listed) == before + 1
+
+
 def test_an_orphan_stays_with_its_rank(host, rows, collector):
     collector.sample(0, rows)
     host.end(113)
     host.edit("proc/114/stat", ") S 113 ", ") S 1 ")
+    host.start(116, like=201)
     rows.take("process_sample")
     collector.sample(2 * SECOND_NS, rows)
 

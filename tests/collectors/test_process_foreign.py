@@ -59,10 +59,8 @@ def test_the_end_of_a_burst_is_visible(host, rows, collector):
 
 
 def test_only_the_heaviest_are_told(host, rows, collector):
-    template = (host.proc / "201/stat").read_text()
     for pid in range(300, 320):
-        host.write(f"proc/{pid}/stat", template.replace("201 (", f"{pid} (", 1))
-        host.write(f"proc/{pid}/status", "Uid:\t5\nCpus_allowed_list:\t0-1\n")
+        host.start(pid, like=201)
     seconds(collector, rows, 0, 3)
     for pid in range(300, 320):
         host.burn(pid, pid - 250)
