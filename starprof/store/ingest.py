@@ -107,7 +107,7 @@ def _fold_into(run: RunFile, spool: Spool, *, final: bool, consume: bool) -> Fol
     this.take_segments()
     if final:
         this.take_rings()
-        _write_attempts(run)
+        write_attempts(run)
     return this.report()
 
 
@@ -258,7 +258,7 @@ def _write_run_row(spool: Spool, run: RunFile) -> None:
         run.replace("run", arrow_rows("run", [cells]))
 
 
-def _write_attempts(run: RunFile) -> None:
+def write_attempts(run: RunFile) -> None:
     """Derive table `attempt`: when its first node first saw a step, and how many ranks took part."""
     rows = run.query("""
         SELECT r.attempt, arg_min(s.first_ns, (r.node, s.first_ns)), coalesce(max(r.world_size), count(*))

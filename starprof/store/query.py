@@ -133,7 +133,9 @@ def _recover(spool: Spool, run_file: Path) -> str:
         return f"the recorder of {run_file} is gone, but its job still runs: this is what it has written so far"
     if report.damaged:
         return f"{len(report.damaged)} damaged files of an interrupted recording are kept in {spool.root}"
-    return f"folded in {report.rows} rows that an interrupted recording had left in {spool.root}"
+    if report.rows:
+        return f"folded in {report.rows} rows that an interrupted recording had left in {spool.root}"
+    return ""
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from typing import Any, Self
 import duckdb
 import pyarrow as pa
 
-from starprof.errors import RunFileError
+from starprof.errors import RunFileError, UsageError
 from starprof.model.schema import BY_NAME, SCHEMA_VERSION, TABLES, Table
 from starprof.store import migrate
 
@@ -34,6 +34,9 @@ BOOKKEEPING = {
 }
 _HOLDER = re.compile(r"\(PID (\d+)\)")
 _RETRY_S = 0.05
+_ROWS_AT_ONCE = 10_000
+_LOCKS = ("enable_external_access = false", "python_enable_replacements = false", "lock_configuration = true")
+_QUESTIONS = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}
 
 
 class RunFileLocked(RunFileError):  # noqa: N818 - reads as the fact that it reports
@@ -51,6 +54,7 @@ class RunFile:
     def __init__(self, path: Path, connection: duckdb.DuckDBPyConnection) -> None:
         self.path = path
         self._connection = connection
+        self._locked = False
         self.schema_version = self._check_format()
 
     @classmethod
@@ -133,6 +137,43 @@ class RunFile:
     def arrays(self, select: str, parameters: Sequence[object] = ()) -> dict[str, Any]:
         """Columns of a SELECT as numpy arrays (masked where there are NULLs)."""
         return dict(self._select(select, parameters).fetchnumpy())
+
+    def answer(self, statement: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
+        """Column names and rows of a user's own query, which can reach nothing but this file.
+
+        Afterwards the connection stays locked: no settings, no other files, no variables of this program.
+
+        Raises:
+            UsageError: it is wrong, or more than one question.
+        """
+        if not self._locked:
+            with _told(self.path):
+                for setting in _LOCKS:
+                    self._connection.execute(f"SET {setting}")
+            self._locked = True
+        try:
+            parsed = self._connection.extract_statements(statement)
+            if len(parsed) != 1 or parsed[0].type not in _QUESTIONS:
+                raise UsageError("only one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN) is answered")
+            result = self._connection.execute(parsed[0])
+        except duckdb.Error as error:
+            raise UsageError(f"the query can't be answered: {str(error).splitlines()[0]}") from error
+        return [column[0] for column in result.description or ()], self._fetched(result)
+
+    def _fetched(self, result: duckdb.DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:
+        with _told(self.path):
+            while rows := result.fetchmany(_ROWS_AT_ONCE):
+                yield from rows
+
+    @contextmanager
+    def attached(self, path: Path) -> Iterator[set[str]]:
+        """Another run file, read-only, under the name `source` in statements; gives the names of its tables."""
+        with _told(path):
+            self._connection.execute(f"ATTACH '{_escaped(path)}' AS source (READ_ONLY)")
+        try:
+            yield {n for (n,) in self.query("SELECT table_name FROM duckdb_tables() WHERE database_name = 'source'")}
+        finally:
+            self._connection.execute("DETACH source")
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
