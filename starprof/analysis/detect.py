@@ -16,7 +16,7 @@ from scipy.stats import norm
 
 from starprof.analysis.arrays import Bools, Floats
 from starprof.analysis.changepoint import Segment, onset, segments
-from starprof.analysis.noise import Noise
+from starprof.analysis.noise import Noise, window_starts, window_widths
 from starprof.analysis.settings import Settings
 
 MIN_PAST_STEPS = 8
@@ -76,12 +76,12 @@ def candidates(lateness: Floats, noise: Noise, settings: Settings) -> Bools:
     """
     ranks, steps = lateness.shape
     total = np.concatenate([np.zeros((ranks, 1)), np.cumsum(lateness, axis=1)], axis=1)
-    widths = _widths(steps, least_steps(noise, settings))
-    count = sum(len(_starts(steps, w)) for w in widths)
+    widths = window_widths(steps, least_steps(noise, settings))
+    count = sum(len(window_starts(steps, w)) for w in widths)
     z = noise_z(ranks, count, settings)
     found = np.zeros(ranks, bool)
     for width in widths:
-        first = _starts(steps, width)
+        first = window_starts(steps, width)
         mean = (total[:, first + width] - total[:, first]) / width
         variance = (noise.sigma**2 * noise.memory)[:, None]
         bar = np.sqrt(z**2 * variance / width + (settings.spread_z * noise.spread) ** 2)
@@ -96,18 +96,6 @@ def candidates(lateness: Floats, noise: Noise, settings: Settings) -> Bools:
             late |= rose & (length >= MIN_PAST_STEPS) & (mean >= settings.min_lateness)
         found |= late.any(axis=1)
     return found
-
-
-def _widths(steps: int, smallest: int) -> list[int]:
-    widths, width = [], smallest
-    while width < steps:
-        widths.append(width)
-        width *= 2
-    return [*widths, steps]
-
-
-def _starts(steps: int, width: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.arange(0, steps - width + 1, max(1, width // 2))
 
 
 def late_intervals(row: int, lateness: Floats, noise: Noise, settings: Settings, ranks: int) -> list[LateInterval]:

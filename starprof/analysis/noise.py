@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import norm
 
-from starprof.analysis.arrays import Bools, Floats
+from starprof.analysis.arrays import Bools, Floats, Ints
 from starprof.analysis.settings import Settings
 
 MAD_TO_SIGMA = 1.4826
 SHORTEST_HALF = 1.349
 MAX_POOLED_RANKS = 64
 FEW_RANKS = 3
+RARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ def measure_noise(lateness: Floats, settings: Settings, excluded: Bools | None =
         pool = whole[steady[:: max(1, len(steady) // MAX_POOLED_RANKS)]]
     pooled = float(np.sqrt(np.mean(pool**2)))
     memory = _memory(pool)
+    memory *= _restlessness(pool, pooled, memory, settings) ** 2
     sampling = pooled**2 * memory / steps
     measured = max(0.0, _spread(np.median(lateness[usual], axis=1)) ** 2 - sampling)
     weight = settings.prior_spread_weight
@@ -103,6 +106,37 @@ def _best_split(values: Floats, margin: int = 5) -> tuple[float, int]:
     gain = (left - values.sum() * count / n) ** 2 * n / (count * (n - count))
     best = int(np.argmax(gain))
     return float(gain[best]), int(count[best])
+
+
+def _restlessness(residual: Floats, sigma: float, memory: float, settings: Settings) -> float:
+    """How much further the steady ranks stray over some window than stationary noise would, 1 or more.
+
+    A busy machine's noise comes in phases; what steady ranks do now and then is no straggler's sign in others.
+    """
+    ranks, steps = residual.shape
+    total = np.concatenate([np.zeros((ranks, 1)), np.cumsum(residual, axis=1)], axis=1)
+    furthest, windows = 0.0, 0
+    for width in window_widths(steps // 2, max(settings.min_slow_steps, int(2 * memory))):
+        first = window_starts(steps, width)
+        mean = (total[:, first + width] - total[:, first]) / width
+        furthest = max(furthest, float(np.abs(mean).max()) * np.sqrt(width / (memory * sigma**2 + 1e-18)))
+        windows += len(first)
+    usual = float(norm.isf(RARE / max(1, 2 * windows * ranks)))
+    return max(1.0, furthest / usual)
+
+
+def window_widths(steps: int, smallest: int) -> list[int]:
+    """Dyadic window widths up to the whole series."""
+    widths, width = [], smallest
+    while width < steps:
+        widths.append(width)
+        width *= 2
+    return [*widths, steps] if steps > 0 else []
+
+
+def window_starts(steps: int, width: int) -> Ints:
+    """Starts of half-overlapping windows."""
+    return np.arange(0, steps - width + 1, max(1, width // 2))
 
 
 def _memory(residual: Floats) -> float:

@@ -47,10 +47,10 @@ class Settings:
     spread_z: float = 4.5
     prior_spread: float = 0.012
     prior_spread_weight: float = 4.0
-    min_slow_steps: int = 8
+    min_slow_steps: int = 10
     min_late_windows: float = 0.7
     min_cost_share: float = 0.025
-    min_run_cost_share: float = 0.005
+    min_run_cost_share: float = 0.01
     min_spike: float = 0.3
     spike_z: float = 8.0
     min_rotating_cost_share: float = 0.10

@@ -11,7 +11,7 @@ from scipy.stats import binom
 
 from starprof.analysis.arrays import Bools, Floats, Ints
 from starprof.analysis.cost import Reduction, late_reduction
-from starprof.analysis.detect import LateInterval, candidates, late_intervals
+from starprof.analysis.detect import MIN_MEMORIES, LateInterval, candidates, late_intervals
 from starprof.analysis.network import Location
 from starprof.analysis.noise import Noise, measure_noise
 from starprof.analysis.own_time import OwnTime
@@ -206,13 +206,16 @@ def _spiky(comparison: Comparison, taken: Bools) -> list[Slowness]:
     """Ranks whose lateness comes in separate steps: periodic, or far more often than its peers."""
     high = spikes(comparison.lateness, comparison.settings) & ~taken
     result = []
-    total = int(high.sum())
-    for row in np.flatnonzero(high.sum(axis=1) >= MIN_CONCENTRATED - 1):
+    ranks = comparison.own.shape[0]
+    # Noise with a memory makes one excursion look like several spikes: count excursions.
+    apart = max(1, int(np.ceil(MIN_MEMORIES * comparison.noise.memory)))
+    excursions = [int((np.diff(np.flatnonzero(row), prepend=-apart - 1) > apart).sum()) for row in high]
+    for row in np.flatnonzero(np.array(excursions) >= MIN_CONCENTRATED - 1):
         columns = np.flatnonzero(high[row])
         period = period_of(columns)
-        # Were spikes to hit all ranks alike, would this rank get so many of them?
-        chance = binom.sf(len(columns) - 1, total, 1.0 / comparison.own.shape[0]) * comparison.own.shape[0]
-        concentrated = len(columns) >= MIN_CONCENTRATED and chance < CONCENTRATED_P
+        # Were excursions to hit all ranks alike, would this rank get so many of them?
+        chance = binom.sf(excursions[row] - 1, sum(excursions), 1.0 / ranks) * ranks
+        concentrated = excursions[row] >= MIN_CONCENTRATED and chance < CONCENTRATED_P
         if period is None and not concentrated:
             continue
         result.append(_of_spikes(comparison, int(row), columns, period))

@@ -15,8 +15,9 @@ def lateness_evidence(comparison: Comparison, slowness: Slowness) -> tuple[str, 
     who = rank_names(tuple(own.rank(r) for r in rows))
     mine = _mean(own.work[rows][:, columns])
     peers = mine - _mean(comparison.lateness_us[rows][:, columns])
+    its, itself, it = ("its", "itself", "it") if len(rows) == 1 else ("their", "themselves", "them")
     lines = [
-        f"{who} needed {ms(mine)} per step for itself where its peers needed {ms(peers)} "
+        f"{who} needed {ms(mine)} per step for {itself} where {its} peers needed {ms(peers)} "
         f"({(mine / max(peers, 1.0) - 1) * 100:+.0f} %), {_when(comparison, slowness)}."
     ]
     healthy = np.flatnonzero(~comparison.blamed & (own.groups == own.groups[rows[0]]))
@@ -27,7 +28,7 @@ def lateness_evidence(comparison: Comparison, slowness: Slowness) -> tuple[str, 
         others = _mean(own.blocked[healthy][:, columns])
         lines.append(
             f"{who} arrived last in {pct(share)} of those steps and waited {ms(waited)} in collectives, "
-            f"its peers {ms(others)}: they wait for it."
+            f"{its} peers {ms(others)}: they wait for {it}."
         )
     return tuple(lines)
 

@@ -124,7 +124,7 @@ def rank_names(ranks: tuple[int, ...]) -> str:
             parts[-1].append(rank)
         else:
             parts.append([rank])
-    words = [str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" if len(p) > 2 else f"{p[0]}, {p[-1]}" for p in parts]
+    words = [w for p in parts for w in ([f"{p[0]}-{p[-1]}"] if len(p) > 2 else [str(r) for r in p])]
     return "ranks " + (", ".join(words[:-1]) + " and " + words[-1] if len(words) > 1 else words[0])
 
 
