@@ -44,8 +44,8 @@ GPU_CAUSES = frozenset(cause for cause in causes.ALL if cause.startswith("gpu-")
     causes.HOST_TO_DEVICE,
 }
 IO_CAUSES = frozenset({causes.STORAGE, causes.DATA_LOADING, causes.MEMORY_SWAP})
-PHYSICAL = ("ethernet", "infiniband", "virtual")
-"""Interfaces whose bytes are counted: a bond's members carry its bytes once more, loopback none to other nodes."""
+PHYSICAL = ("ethernet", "bond-member", "infiniband")
+"""Interfaces whose bytes are counted: a bond and a bridge carry their members' bytes once more."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _of_interfaces(column: str) -> Callable[[RunData, Clock], Series | None]:
         frame, known = _frame(run, clock, "nic_sample"), run.samples.get("nic")
         if frame is None or known is None or known.empty:
             return None
-        counted = known[known["type"].isin(PHYSICAL)][["node", "nic"]]
+        counted = _counted_nics(known)
         frame = frame.merge(counted, on=["node", "nic"])
         if frame.empty:
             return None
@@ -151,6 +151,14 @@ def _of_interfaces(column: str) -> Callable[[RunData, Clock], Series | None]:
         return _summed(parts, edges)
 
     return series
+
+
+def _counted_nics(known: pd.DataFrame) -> pd.DataFrame:
+    """(node, nic) of the interfaces whose bytes add up to the node's: virtual ones only where there is no other."""
+    last = known.drop_duplicates(["node", "nic"], keep="last")
+    physical = last[last["type"].isin(PHYSICAL)]
+    virtual = last[(last["type"] == "virtual") & ~last["node"].isin(physical["node"])]
+    return pd.concat([physical, virtual])[["node", "nic"]]
 
 
 def _of_sockets(column: str, *, counter: bool) -> Callable[[RunData, Clock], Series | None]:

@@ -77,9 +77,17 @@ def test_throttling_belongs_to_the_rank_of_the_group():
 
 
 def test_loopback_and_the_members_of_a_bond_are_not_counted(run: RunData):
-    samples = pd.concat([TICKS.assign(nic=nic, tx_bytes=np.arange(20) * 1e6) for nic in range(4)])
-    nics = pd.DataFrame({"node": 0, "nic": range(4), "type": ["loopback", "bond-member", "ethernet", "infiniband"]})
-    assert mean(only(run, nic_sample=samples, nic=nics), "tx") == {0: pytest.approx(2.0)}
+    samples = pd.concat([TICKS.assign(nic=nic, tx_bytes=np.arange(20) * 1e6) for nic in range(6)])
+    types = ["loopback", "bond", "bond-member", "bond-member", "ethernet", "virtual"]
+    nics = pd.DataFrame({"node": 0, "nic": range(6), "type": types})
+    per_nic = mean(only(run, nic_sample=samples, nic=nics[nics["type"] == "ethernet"]), "tx")[0]
+    assert mean(only(run, nic_sample=samples, nic=nics), "tx") == {0: pytest.approx(3 * per_nic)}
+
+
+def test_virtual_interfaces_count_where_there_is_no_other(run):
+    samples = pd.concat([TICKS.assign(nic=nic, tx_bytes=np.arange(20) * 1e6) for nic in range(2)])
+    nics = pd.DataFrame({"node": 0, "nic": range(2), "type": ["loopback", "virtual"]})
+    assert mean(only(run, nic_sample=samples, nic=nics), "tx")[0] > 0
 
 
 def test_round_trip_is_that_of_the_worst_socket_of_the_rank(run: RunData):
