@@ -76,7 +76,7 @@ def test_throttling_belongs_to_the_rank_of_the_group():
     assert max(throttled, key=throttled.__getitem__) == 3
 
 
-def test_loopback_and_the_members_of_a_bond_are_not_counted(run: RunData):
+def test_loopback_and_bonds_are_not_counted_beside_their_members(run: RunData):
     samples = pd.concat([TICKS.assign(nic=nic, tx_bytes=np.arange(20) * 1e6) for nic in range(6)])
     types = ["loopback", "bond", "bond-member", "bond-member", "ethernet", "virtual"]
     nics = pd.DataFrame({"node": 0, "nic": range(6), "type": types})
