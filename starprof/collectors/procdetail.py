@@ -1,4 +1,4 @@
-"""Per process: the kept-open files, and what is read of them once a second."""
+"""Per process: the kept-open files, and what is read of them once a second (of a rank's children every two)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from starprof.model.schema import BY_NAME, INT_NULL
 
 _PROCESS = BY_NAME["process"]
 _SECOND_NS = 1_000_000_000
-_NEXT_NS = 950_000_000
-"""A second, less the slack that a tick may come early."""
-_CHILD_STATUS_NS = 5 * _SECOND_NS - 50_000_000
+_SLACK_NS = 50_000_000
+"""A tick may come early by that much."""
+_RANK_NS = _SECOND_NS - _SLACK_NS
+_CHILD_NS = 2 * _SECOND_NS - _SLACK_NS
+_CHILD_STATUS_NS = 6 * _SECOND_NS - _SLACK_NS
 """How often the status file of a rank's child is read: it is the dearest of all."""
 _MOST_NAMES = 10_000
 _MINUTE_NS = 60 * _SECOND_NS
@@ -84,7 +86,7 @@ class ProcessFiles:
 
 
 class DetailReader:
-    """Reads what is needed once a second, and names the processes in table `process`."""
+    """Reads what is needed seldom, and names the processes in table `process`."""
 
     def __init__(self, context: NodeContext, notes: Notes) -> None:
         self._proc = str(context.proc)
@@ -144,8 +146,9 @@ class DetailReader:
             OSError: the process ended.
         """
         # Spread over the second by pid, so that no tick has to read all processes.
+        next_ns = _RANK_NS if files.is_rank else _CHILD_NS
         first = files.due_ns == 0
-        files.due_ns = mono_ns + (_NEXT_NS * (500 + files.pid * 97 % 500) // 1000 if first else _NEXT_NS)
+        files.due_ns = mono_ns + (next_ns * (500 + files.pid * 97 % 500) // 1000 if first else next_ns)
         data = files.stat.read()
         stat = parse_stat(data)
         allowed_cpus = self._allowed(files)

@@ -2,8 +2,8 @@
 
 Per tick and process of a tree one `clock_gettime` (CPU time of all threads, in ns: /proc/PID/stat counts in ticks of
 10 ms), and for the rank itself one read of /proc/PID/schedstat (main thread: where the hook's spans are measured; the
-schedstat of all threads would take 40 reads for a usual rank). The rest is read once a second, at another
-tick for each process. Arguments and environment of processes are never read.
+schedstat of all threads would take 40 reads for a usual rank). The rest is read once a second, of a rank's children
+every two, at another tick for each process. Arguments and environment of processes are never read.
 """
 
 from __future__ import annotations

@@ -76,15 +76,15 @@ def test_between_two_detailed_rows_only_cpu_time_and_the_ranks_run_delay_are_rea
         assert filled == (always | {"run_delay_us", "on_cpu_us"} if row["is_rank"] else always)
 
 
-def test_each_process_has_one_detailed_row_a_second_and_they_are_spread(rows, collector):
-    for tick in range(41):
+def test_ranks_have_a_detailed_row_a_second_their_children_every_two_and_they_are_spread(rows, collector):
+    for tick in range(81):
         collector.sample(tick * SECOND_NS // 10, rows)
 
     detailed = [fields(row, "pid", "mono_ns") for row in rows["process_sample"] if row["threads"] is not None]
-    later = [pair for pair in detailed if pair[1] >= SECOND_NS]
-    for pid in (111, 112, 113, 114, 115):
+    later = [pair for pair in detailed if pair[1] >= 2 * SECOND_NS]
+    for pid, seconds in ((111, 1), (112, 1), (113, 2), (114, 2), (115, 2)):
         times = [at for who, at in later if who == pid]
-        assert {b - a for a, b in itertools.pairwise(times)} == {SECOND_NS}
+        assert {b - a for a, b in itertools.pairwise(times)} == {seconds * SECOND_NS}
     assert len({at % SECOND_NS for _, at in later}) > 1
 
 

@@ -70,7 +70,7 @@ PROCESS_SAMPLE = Table(
     "process_sample",
     """One row per process and tick; rank -1 is a process of no rank (foreign, once a second, only while it uses much
 CPU). cpu_us is in every row, run_delay_us and on_cpu_us in every row of a rank's own process. The others are read once
-a second (context switches of a rank's children every five) and NULL in the rows between.""",
+a second, of a rank's children every two (their context switches every six), and NULL in the rows between.""",
     (
         NODE_KEY,
         AT,
