@@ -95,9 +95,14 @@ def train(request: Request, on_step: Callable[[int], None]) -> Truth:
         What was really injected.
 
     Raises:
-        StarprofError: the job failed.
+        StarprofError: the job failed, or the folder can't be written.
     """
-    request.out.mkdir(parents=True, exist_ok=True)
+    try:
+        request.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StarprofError(
+            f"can't write to {request.out}: {error.strerror}; name another folder with --out"
+        ) from error
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="starprof-demo-")))
         start, trigger = _stage(request, stack)
