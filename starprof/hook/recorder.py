@@ -278,7 +278,8 @@ class Recorder:
         if self.guard.failed:
             self.ended_by(self.guard.failed)
         self.event(events.RANK_EXIT, detail="exit")
-        self.describe()
+        self.owner = NOBODY
+        self.refused = True
 
     def ended_by(self, exception: str) -> None:
         """An exception of the user's ended the loop (or the process)."""
