@@ -32,6 +32,11 @@ are kept at 1 s at least."""
 TARGET_SHARE = 0.8
 """Once over the limit, go down to this share of it: not every fold has to roll up."""
 
+WORTH_SHARE = 0.05
+"""Share of the file that has to become free before it is worth rewriting it."""
+
+_CELL_BYTES = 2  # of a compressed cell, about
+_FREED = "freed_cells"
 _NS = 1_000_000_000
 _SLICE_ROWS = 300_000
 
@@ -53,17 +58,20 @@ def keep_below(run_file: Path, max_bytes: int, *, protect: Sequence[Window] = ()
     for raw_s, fine_s in STAGES:
         with RunFile.open(run_file, wait_s=wait_s) as run:
             windows = [*protect, *slow_windows(run)]
-            for table in TABLES:
-                if table.sampled:
-                    roll_up(run, table, raw_s=raw_s, fine_s=fine_s, protect=windows)
-        compact(run_file, wait_s=wait_s)
+            sampled = [table for table in TABLES if table.sampled]
+            freed = sum(roll_up(run, t, raw_s=raw_s, fine_s=fine_s, protect=windows) for t in sampled)
+            freed += int(run.meta().get(_FREED, "0"))
+            worth_it = freed * _CELL_BYTES >= WORTH_SHARE * run_file.stat().st_size
+            run.set_meta({_FREED: "0" if worth_it else str(freed)})
+        if worth_it:
+            compact(run_file)
         if run_file.stat().st_size <= TARGET_SHARE * max_bytes:
             return True
     return run_file.stat().st_size <= max_bytes
 
 
-def roll_up(run: RunFile, table: Table, *, raw_s: int, fine_s: int, protect: Sequence[Window] = ()) -> None:
-    """Roll up one sampled table, each node against its own clock.
+def roll_up(run: RunFile, table: Table, *, raw_s: int, fine_s: int, protect: Sequence[Window] = ()) -> int:
+    """Roll up one sampled table, each node against its own clock; returns how many cells became free.
 
     Args:
         run: open for writing.
@@ -76,6 +84,7 @@ def roll_up(run: RunFile, table: Table, *, raw_s: int, fine_s: int, protect: Seq
     if rolled.name not in run.tables():
         run.bulk(rolled.ddl())
         run.checkpoint()
+    raw_rows, fine_rows = _rows(run, table.name), 0
     for node, newest_ns in run.query(f"SELECT node, max(mono_ns) FROM {table.name} GROUP BY node"):
         border_ns = (newest_ns - raw_s * _NS) // _NS * _NS
         for begin_ns, end_ns in _slices(run, rolled, node, border_ns):
@@ -84,9 +93,17 @@ def roll_up(run: RunFile, table: Table, *, raw_s: int, fine_s: int, protect: Seq
                 run.bulk(rolled.forget_raw(node, end_ns, protect))
                 run.set_meta({rolled.progress_key(node): str(end_ns)})
         coarse_ns = min(border_ns, newest_ns - fine_s * _NS) // (COARSE_S * _NS) * COARSE_S * _NS
+        old = f"{rolled.name} WHERE width_s = {FINE_S} AND node = {node} AND mono_ns < {coarse_ns}"
+        fine_rows += _rows(run, old)
         with run.transaction():
             run.bulk(rolled.coarse(node, coarse_ns))
-            run.bulk(f"DELETE FROM {rolled.name} WHERE width_s = {FINE_S} AND node = {node} AND mono_ns < {coarse_ns}")
+            run.bulk(f"DELETE FROM {old}")
+    return (raw_rows - _rows(run, table.name)) * len(table.columns) + fine_rows * len(rolled.columns)
+
+
+def _rows(run: RunFile, source: str) -> int:
+    ((rows,),) = run.query(f"SELECT count(*) FROM {source}")
+    return int(rows)
 
 
 def _slices(run: RunFile, rolled: _Rollup, node: int, border_ns: int) -> Iterator[tuple[int, int]]:
@@ -129,14 +146,19 @@ class _Rollup:
     def keys(self) -> str:
         return ", ".join(c.name for c in self.of_kind(Kind.KEY))
 
-    def ddl(self) -> str:
-        """CREATE TABLE of the rolled-up table."""
+    @property
+    def columns(self) -> list[str]:
+        """Columns of the rolled-up table, with their types."""
         columns = ["width_s BIGINT", *(f"{c.name} BIGINT" for c in self.of_kind(Kind.KEY))]
         columns += ["mono_ns BIGINT", "samples BIGINT", "covered_us BIGINT"]
         columns += [f"{c.name} BIGINT" for c in self.of_kind(Kind.FACT)]
         for c in self.of_kind(Kind.COUNTER, Kind.GAUGE):
-            columns += [f"{c.name}_{part} DOUBLE" for part in ("min", "mean", "max")]
-        return f"CREATE TABLE {self.name} ({', '.join(columns)})"
+            columns += [f"{c.name}_{part} FLOAT" for part in ("min", "mean", "max")]
+        return columns
+
+    def ddl(self) -> str:
+        """CREATE TABLE of the rolled-up table."""
+        return f"CREATE TABLE {self.name} ({', '.join(self.columns)})"
 
     def fine(self, node: int, begin_ns: int, end_ns: int) -> str:
         """Raw rows of a stretch of time to buckets of 1 s."""
