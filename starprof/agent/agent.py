@@ -23,9 +23,9 @@ from starprof.agent.nodeinfo import boot_id, node_row
 from starprof.agent.sampler import Sampler
 from starprof.agent.state import AgentState, load_state
 from starprof.agent.stop import StopSignal
+from starprof.agent.watch import ClockWatch, ParentWatch
 from starprof.collectors.base import NodeContext
-from starprof.collectors.procfile import ProcFile, optional
-from starprof.collectors.procstat import parse_stat
+from starprof.collectors.procfile import ProcFile
 from starprof.collectors.registry import COLLECTORS
 from starprof.model import events
 from starprof.model.schema import BY_NAME, row
@@ -33,7 +33,6 @@ from starprof.spool.layout import Spool
 
 _SECOND_NS = 1_000_000_000
 _STALL_NS = _SECOND_NS
-_CLOCK_JUMP_NS = 500_000_000
 _NO_RANK_YET_NS = 10 * _SECOND_NS
 """How long an agent whose recorder died waits for the job's first rank."""
 _COLLECT_GARBAGE_NS = 600 * _SECOND_NS
@@ -79,15 +78,13 @@ class Agent:
             self._gap(before.last_mono_ns, self._start_ns, "the agent ended without finishing and was started again")
         state = AgentState(os.getpid(), boot, self._start_ns)
         self._carrier = Carrier(spool, self._context, state, before.next_slots if before else {})
-        self._parent = optional(f"/proc/{settings.parent}/stat", 512) if settings.parent is not None else None
-        self._watches_parent = settings.parent is not None
-        self._orphaned_ns: int | None = None
+        self._parent = ParentWatch(Path("/proc"), settings.parent)
+        self._clock = ClockWatch()
         self._statm = ProcFile("/proc/self/statm", 128)
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._stop = StopSignal()
         self._ticks = 0
         self._late = 0
-        self._wall_minus_mono_ns = 0
         self._descriptors_ns = 0
         self._garbage_ns = self._start_ns + _COLLECT_GARBAGE_NS
 
@@ -170,28 +167,17 @@ class Agent:
         self._rows.add(BY_NAME["agent_sample"], cells)
 
     def _check_clock(self, now_ns: int) -> None:
-        """Tell when the wall clock was set: nothing is joined by it, but people read it."""
-        mono_ns, unix_ns = time.monotonic_ns(), time.time_ns()
-        before, self._wall_minus_mono_ns = self._wall_minus_mono_ns, unix_ns - mono_ns
-        jumped_ns = self._wall_minus_mono_ns - before
-        if before and abs(jumped_ns) > _CLOCK_JUMP_NS:
+        jumped_ns = self._clock.jump_ns(time.monotonic_ns(), time.time_ns())
+        if jumped_ns:
             event = {"kind": events.CLOCK_JUMP, "value": jumped_ns // 1000, "detail": "the wall clock was set"}
             self._rows.add(BY_NAME["event"], row(BY_NAME["event"], node=self._context.node, mono_ns=now_ns, **event))
 
     def _abandoned(self, now_ns: int) -> bool:
         """Whether the recorder is gone and nothing is left to record."""
-        if not self._watches_parent:
+        if not self._parent.gone(now_ns) or self._carrier.rings.alive(now_ns):
             return False
-        if self._orphaned_ns is None:
-            try:
-                if self._parent is not None and not parse_stat(self._parent.read()).ended:
-                    return False
-            except OSError:  # it ended
-                pass
-            self._orphaned_ns = now_ns
-        if self._carrier.rings.alive(now_ns):
-            return False
-        return self._carrier.rings.seen or now_ns - self._orphaned_ns > _NO_RANK_YET_NS
+        assert self._parent.gone_ns is not None
+        return self._carrier.rings.seen or now_ns - self._parent.gone_ns > _NO_RANK_YET_NS
 
     def _gap(self, from_ns: int, to_ns: int, reason: str) -> None:
         gap = {"source": "agent", "node": self._context.node, "from_mono_ns": from_ns, "to_mono_ns": to_ns}

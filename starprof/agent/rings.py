@@ -52,7 +52,7 @@ class OpenRing:
     drained_to: int
     generation: int = -1
     described: int = -1
-    described_ns: int = -_DESCRIBE_NS
+    described_ns: int = 0
     pid: int | None = None
     rank: int | None = None
     attempt: int = 0
@@ -115,7 +115,8 @@ class Rings:
         found: list[Frame] = []
         self.busy = False
         for stem, ring_ in self._open.items():
-            if mono_ns - ring_.described_ns >= _DESCRIBE_NS or ring_.generation != ring_.described:
+            known = ring_.rank is not None and ring_.generation == ring_.described
+            if not known or mono_ns - ring_.described_ns >= _DESCRIBE_NS:
                 found += self._describe(stem, ring_, mono_ns, rows)
             if ring_.reader.written > ring_.next_slot:
                 batch = ring_.reader.read(ring_.next_slot)
@@ -140,13 +141,13 @@ class Rings:
         return moved
 
     def _describe(self, stem: str, ring_: OpenRing, mono_ns: int, rows: RowBuffer) -> list[Frame]:
+        ring_.described_ns = mono_ns
         described = ring_.reader.description()
         if described is None or described[0] == ring_.generation:
-            ring_.described_ns = mono_ns - (_DESCRIBE_NS if ring_.rank is None else 0)
             return []
         if described[0] != ring_.described:
             self._learn(ring_, described[1], mono_ns, rows)
-        ring_.described, ring_.described_ns = described[0], mono_ns
+        ring_.described = described[0]
         frame = rank_frame(stem, *described)
         return [] if frame is None else [frame]
 

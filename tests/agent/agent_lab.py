@@ -98,10 +98,12 @@ class Lab:
             started.stderr.close()
 
     def frames(self):
-        found = []
-        for segment in list_segments(self.spool.segments):
-            found += [frame for frame, _, _ in readable_frames(segment.path.read_bytes())]
-        return found
+        while True:
+            try:
+                data = [segment.path.read_bytes() for segment in list_segments(self.spool.segments)]
+            except FileNotFoundError:  # sealed, and so renamed, while we looked
+                continue
+            return [frame for content in data for frame, _, _ in readable_frames(content)]
 
     def rows(self, table):
         """Rows of a table as dictionaries, whatever was sent twice only once."""
