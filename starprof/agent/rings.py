@@ -83,20 +83,15 @@ class Rings:
         self._open: dict[str, OpenRing] = {}
         self._done: dict[str, int] = {}
         self._from = dict(next_slots)
-        self._folder_changed_ns = -1
         self._attempts: set[int] = set()
         self._oom_kills = self._count_oom_kills()
 
     def find(self) -> None:
         """Open rings that appeared; one that is not ready is tried again."""
         try:
-            changed_ns = os.stat(self._folder).st_mtime_ns  # noqa: PTH116 - called every second
-            if changed_ns == self._folder_changed_ns:
-                return
             names = os.listdir(self._folder)  # noqa: PTH208 - only names are needed
         except OSError:
             return
-        complete = True
         for name in names:
             stem, suffix = os.path.splitext(name)  # noqa: PTH122 - no Path objects where it is called twice a second
             if suffix != ".ring" or not stem.startswith(self._prefix) or stem in self._open or stem in self._done:
@@ -104,11 +99,9 @@ class Rings:
             try:
                 reader = RingReader(Path(self._folder, name))
             except SpoolError:
-                complete = False
                 continue
             first = self._from.pop(stem, 0)
             self._open[stem] = OpenRing(reader, first, first)
-        self._folder_changed_ns = changed_ns if complete else -1
 
     def drain(self, mono_ns: int, rows: RowBuffer) -> list[Frame]:
         """Read what is new in every ring. Call `commit` when the frames are written, else they come again."""
