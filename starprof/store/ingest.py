@@ -38,7 +38,7 @@ from starprof.store.runfile import RunFile, RunFileLocked, arrow_rows
 COMMIT_BYTES = 96 << 20
 """Raw bytes of one transaction: enough that DuckDB writes whole row groups at once, past its log."""
 
-APPEND_BYTES = 4 << 20
+APPEND_BYTES = 1 << 20
 """Raw bytes that are turned into Arrow at once."""
 
 BUSY_EXIT_CODE = 75
@@ -148,8 +148,6 @@ class _Fold:
                     source = waiting.pop(0)
                     taken_bytes += _size(path_of(source))
                     take(source)
-                    if self.batch.raw_bytes >= APPEND_BYTES:
-                        self.batch.flush(self.run)
                 self.batch.finish(self.run)
             self._let_go()
 
@@ -209,6 +207,8 @@ class _Fold:
             self.batch.accept(frame)
         except BadFrameError as error:
             return str(error)
+        if self.batch.raw_bytes >= APPEND_BYTES:
+            self.batch.flush(self.run)
         return None
 
     def _finish(self, path: Path, claimed: int | None, damage: str | None) -> None:

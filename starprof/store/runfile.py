@@ -33,6 +33,7 @@ BOOKKEEPING = {
     "ledger": {"stream": "VARCHAR", "next_seq": "BIGINT", "last_mono_ns": "BIGINT"},
 }
 _HOLDER = re.compile(r"\(PID (\d+)\)")
+_NO_SPACE = ("No space left", "not enough space", "failed to offload")
 _RETRY_S = 0.05
 _ROWS_AT_ONCE = 10_000
 _LOCKS = ("enable_external_access = false", "python_enable_replacements = false", "lock_configuration = true")
@@ -339,7 +340,7 @@ def _explained(path: Path, message: str) -> RunFileError:
         return RunFileLocked(f"{path} is in use by process {holder[1]}: wait until it is done, or stop it")
     if "already attached" in message or "unique file handle" in message:
         return RunFileLocked(f"{path} is already open in this process ({os.getpid()})")
-    if "No space left" in message or "not enough space" in message:
+    if any(text in message for text in _NO_SPACE):
         return RunFileError(
             f"no space left for {path}: free some and run the command again; the spool still has the rows"
         )

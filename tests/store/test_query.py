@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -236,3 +237,24 @@ def test_what_cannot_be_folded_in_is_said_and_the_rest_is_read(run_file: Path) -
     assert run.steps.steps.tolist() == [0, 1]
     assert "can't be folded in, it is missing here" in run.info["note"]
     assert json.loads(other.run_json.read_text())["run_id"] == "r2"
+
+
+@pytest.mark.root
+def test_a_run_on_a_read_only_disk_is_read_as_it_is(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(disk)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"can't mount a tmpfs: {mounted.stderr.decode().strip()}")
+    try:
+        spool = new_spool(disk / "job.starprof")
+        send(spool, step_frame(0, 2))
+        fold(spool, disk / "job.starprof")
+        send(spool, step_frame(2, 2))
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        run = load_run(disk / "job.starprof")
+        assert run.steps.steps.tolist() == [0, 1]
+        assert "can't be folded in, it is missing here" in run.info["note"]
+        assert "Read-only file system" in run.info["note"]
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
