@@ -136,12 +136,22 @@ def late_reduction(own: OwnTime, lateness_us: Floats, row: int, steps: Bools, ba
         return result
     actual = lateness_us[row, late]
     good = np.flatnonzero(~blamed & (own.groups == own.groups[row]))
-    healthy = np.sort(healthy_lateness(own, lateness_us, good[:MAX_SAMPLED_PEERS], late))
+    if len(good):
+        sample = healthy_lateness(own, lateness_us, good[:MAX_SAMPLED_PEERS], late)
+    else:
+        sample = _own_past(lateness_us[row], steps)
+    healthy = np.sort(sample)
     place = (np.arange(len(late)) + 0.5) / len(late) * (len(healthy) - 1)
     instead = np.empty(len(late))
     instead[np.argsort(actual, kind="stable")] = base_us + np.interp(place, np.arange(len(healthy)), healthy)
     result[late] = np.maximum(0.0, actual - instead)
     return result
+
+
+def _own_past(lateness_us: Floats, steps: Bools) -> Floats:
+    """A rank without peers: its own lateness when it was not late, around 0."""
+    past = lateness_us[~steps & ~np.isnan(lateness_us)]
+    return past - np.median(past) if len(past) else np.zeros(1)
 
 
 def healthy_lateness(own: OwnTime, lateness_us: Floats, peers: Ints, late: Ints) -> Floats:

@@ -13,6 +13,7 @@ from starprof.analysis.counters import Counters
 from starprof.analysis.findings import Context
 from starprof.analysis.links import Windows
 from starprof.analysis.network import locate
+from starprof.analysis.network_findings import network_finding
 from starprof.analysis.own_time import OwnTime, own_time
 from starprof.analysis.receipt import not_collected, overhead
 from starprof.analysis.settings import DEFAULT, Settings
@@ -178,7 +179,7 @@ def _findings(context: Context, found: list[Slowness]) -> Found:
         elif slowness.source == "rotating":
             result.append((slowness, build.rotating_finding(context, slowness)))
         elif slowness.source == "network":
-            result.append((slowness, build.network_finding(context, slowness)))
+            result.append((slowness, network_finding(context, slowness)))
         elif slowness.kind == "one-off":
             result.append((slowness, build.one_off_finding(context, slowness)))
         elif not slowness.blame:

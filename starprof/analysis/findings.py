@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from starprof.analysis.arrays import Bools
-from starprof.analysis.causes import Case, Explanation, explain, ms, pct
+from starprof.analysis.causes import Case, Explanation, explain, explain_by_host, ms, pct
 from starprof.analysis.causes.base import rank_names
 from starprof.analysis.causes.phase import WORDS, split_in_words
 from starprof.analysis.counters import Counters
-from starprof.analysis.network import Location
 from starprof.analysis.own_time import OwnTime
 from starprof.analysis.phases import phase_excess
 from starprof.analysis.settings import Settings
@@ -159,6 +158,9 @@ def _explained(context: Context, group: list[Slowness]) -> Explanation:
 
 def _rank_finding(context: Context, slowness: Slowness, why: Explanation) -> Finding:
     named = why.cause != causes.UNKNOWN
+    if why.cause == causes.OPTIMIZER:
+        # Its time is counted in front of the next reduction, where it makes the others wait.
+        slowness = _one_step_earlier(slowness)
     evidence = [*lateness_evidence(context.comparison, slowness), *why.evidence]
     if slowness.alone_us < 0.5 * slowness.cost_us:
         evidence.append(
@@ -175,6 +177,13 @@ def _rank_finding(context: Context, slowness: Slowness, why: Explanation) -> Fin
         verify=why.verify,
         next=why.next,
     )
+
+
+def _one_step_earlier(slowness: Slowness) -> Slowness:
+    if slowness.start == 0:
+        return slowness
+    low, high = slowness.onset
+    return replace(slowness, start=slowness.start - 1, onset=(max(0, low - 1), max(0, high - 1)))
 
 
 def rank_0_work(context: Context, slowness: Slowness) -> Slowness:
@@ -319,16 +328,28 @@ def uniform_finding(context: Context, slowness: Slowness) -> Finding:
     share, phase = ranked[0] if ranked else (0.0, "unaccounted")
     split = ", ".join(f"{name} {pct(s)}" for s, name in ranked if s >= 0.02)
     cause = _UNIFORM_CAUSE.get(phase, causes.UNKNOWN) if share >= case.settings.min_cause_share else causes.UNKNOWN
+    evidence = (
+        f"All {own.shape[0]} ranks need more for themselves {when(context.comparison, slowness)}: "
+        f"{ms(slowness.after_us)} instead of {ms(slowness.before_us)} per step, and none more than the others.",
+        f"The increase lies in: {split}.",
+    )
+    host = explain_by_host(case)
+    if host is not None:
+        return replace(
+            context.base(slowness),
+            cause=host.cause,
+            cause_share=round(host.share, 3),
+            confidence=confidence(slowness, host.share, True),
+            evidence=(*evidence, *host.evidence),
+            action=host.action,
+            verify=host.verify,
+        )
     return replace(
         context.base(slowness),
         cause=cause,
         cause_share=round(share if cause != causes.UNKNOWN else 0.0, 3),
         confidence=confidence(slowness, 1.0, False),
-        evidence=(
-            f"All {own.shape[0]} ranks need more for themselves {when(context.comparison, slowness)}: "
-            f"{ms(slowness.after_us)} instead of {ms(slowness.before_us)} per step, and none more than the others.",
-            f"The increase lies in: {split}.",
-        ),
+        evidence=evidence,
         action="Look for what changed for everybody at that step: batch size or sequence length, data set, learning "
         "phase, clocks or limits of all nodes, shared storage.",
         verify="Undo the change and compare the ranks' own time per step.",
@@ -344,116 +365,3 @@ _UNIFORM_CAUSE = {
     "user": causes.USER_CODE,
     "unaccounted": causes.USER_CODE,
 }
-
-
-def network_finding(context: Context, slowness: Slowness) -> Finding:
-    """The reduction takes longer for everybody."""
-    place = slowness.place or Location()
-    first = (
-        f"The reduction itself takes {ms(slowness.after_us)} {when(context.comparison, slowness)} instead of "
-        f"{ms(slowness.before_us)}; all ranks wait alike in it, so no rank is late."
-    )
-    base = replace(
-        context.base(slowness),
-        confidence=confidence(slowness, 1.0, False),
-        verify=f"The waiting in collectives should fall back to {ms(slowness.before_us)} per step on all ranks.",
-    )
-    if len(place.places) == 1:
-        return _blamed_link(context, base, place, first)
-    if len(place.places) == 2:
-        return _two_ends(context, base, place, first)
-    if place.all_alike:
-        return replace(
-            base,
-            cause=causes.NETWORK_PATH,
-            cause_share=1.0,
-            evidence=(first, "All links between the nodes are slow alike: " + _link_words(place) + "."),
-            action="Look at what all nodes share: the switch, the chosen interface (NCCL_SOCKET_IFNAME, "
-            "GLOO_SOCKET_IFNAME), the transport, or more data per step.",
-        )
-    seen = "The sockets that were sampled show no slow link." if place.seen else "No sockets were sampled."
-    return replace(
-        base,
-        cause=causes.UNKNOWN,
-        evidence=(first, seen),
-        action="Check whether the program communicates more from that step on (bucket size, extra collectives).",
-        next="Measure the bandwidth of every pair of nodes (iperf3, nccl-tests) while the job runs slowly."
-        if place.seen
-        else "Record TCP and interface counters on every node to see whose link it is.",
-    )
-
-
-def _blamed_link(context: Context, base: Finding, place: Location, first: str) -> Finding:
-    infos = context.own.infos
-    where = place.places[0]
-    hits = [i for i in infos if (i.rank if place.by_rank else i.node) == where]
-    name = f"rank {where}" if place.by_rank else context.hosts([where])[0]
-    lines = [first]
-    if place.slow is not None:
-        lines.append(f"Only the sockets that touch {name} are slow: {_link_words(place)}.")
-    face = place.interface
-    if face is not None and face.overlimits_per_s > 0:
-        lines.append(
-            f"{face.name} of {name} held packets back {face.overlimits_per_s:.0f} times a second with "
-            f"{face.backlog_bytes / 1e3:.0f} kB waiting."
-        )
-    if face is not None and place.degraded:
-        lines.append(
-            f"{face.name} of {name} runs at {face.speed_mbit:.0f} Mbit/s with {face.errors_per_s:.1f} errors/s."
-        )
-    cause = causes.NIC_DEGRADED if place.degraded else causes.NIC_BANDWIDTH
-    return replace(
-        base,
-        cause=cause,
-        ranks=tuple(sorted(i.rank for i in hits)),
-        nodes=context.hosts(sorted({i.node for i in hits})),
-        cause_share=1.0 if place.slow is not None else 0.8,
-        confidence=base.confidence if place.slow is not None else round(0.7 * base.confidence, 3),
-        evidence=tuple(lines),
-        action=f"Check the interface of {name}: traffic shaping, other transfers on it, cable, port and "
-        "negotiated speed.",
-    )
-
-
-def _two_ends(context: Context, base: Finding, place: Location, first: str) -> Finding:
-    names = [f"rank {p}" for p in place.places] if place.by_rank else list(context.hosts(list(place.places)))
-    third = (
-        "a third node"
-        if place.third is None
-        else f"rank {place.third}"
-        if place.by_rank
-        else context.hosts([place.third])[0]
-    )
-    evidence = (first, f"The link between {names[0]} and {names[1]} is slow: {_link_words(place)}.")
-    if place.path:
-        return replace(
-            base,
-            cause=causes.NETWORK_PATH,
-            cause_share=1.0,
-            nodes=() if place.by_rank else tuple(names),
-            evidence=(*evidence, "Both are quick with everybody else, so neither interface but the path is at fault."),
-            action=f"Check the path between {names[0]} and {names[1]} (switch ports, routes), or place them elsewhere.",
-        )
-    return replace(
-        base,
-        cause=causes.UNKNOWN,
-        nodes=() if place.by_rank else tuple(names),
-        evidence=(*evidence, f"Whether {names[0]} or {names[1]} is at fault can't be told from this."),
-        action=f"Check the interfaces of both {names[0]} and {names[1]}.",
-        next=f"Test {names[0]} with {third}, and {names[1]} with {third}: the slow end stays slow.",
-    )
-
-
-def _link_words(place: Location) -> str:
-    if place.slow is None:
-        return ""
-    words = f"round trip {ms(place.slow.rtt_us)} at a minimum of {ms(place.slow.min_rtt_us)}"
-    if place.slow.bytes_per_s == place.slow.bytes_per_s:
-        words += f", delivering {place.slow.bytes_per_s * 8 / 1e6:.0f} Mbit/s"
-    if place.fast is not None:
-        words += f"; the others' {ms(place.fast.rtt_us)}"
-        if place.fast.bytes_per_s == place.fast.bytes_per_s:
-            words += f" and {place.fast.bytes_per_s * 8 / 1e6:.0f} Mbit/s"
-    elif place.slow.past_rtt_us == place.slow.past_rtt_us:
-        words += f"; before it was {ms(place.slow.past_rtt_us)}"
-    return words

@@ -43,7 +43,7 @@ def rises(values: Floats, unit_us: float, settings: Settings) -> list[Rise]:
     """
     relative = np.clip(values / unit_us, None, np.median(values) / unit_us + SPIKE_CAP)
     residual = without_steps(relative[None, :])
-    noise = measure_noise(residual, settings)
+    noise = measure_noise(residual, residual, settings)
     sigma, memory = float(max(noise.sigma[0], 1e-4)), noise.memory
     parts = segments(relative, sigma, memory)
     enough = [p for p in parts if p.length >= MIN_PAST_STEPS]

@@ -14,6 +14,7 @@ MAD_TO_SIGMA = 1.4826
 SHORTEST_HALF = 1.349
 MAX_POOLED_RANKS = 64
 FEW_RANKS = 3
+FEW_RANKS_VARIANCE = 2.0  # a difference of two ranks
 RARE = 0.05
 
 
@@ -36,11 +37,12 @@ class Noise:
         return float(self.sigma[row] * np.sqrt(self.memory / max(steps, 1.0)))
 
 
-def measure_noise(lateness: Floats, settings: Settings, excluded: Bools | None = None) -> Noise:
+def measure_noise(lateness: Floats, work: Floats, settings: Settings, excluded: Bools | None = None) -> Noise:
     """Pool the noise over the steadier half of the ranks, so that slow ranks do not hide behind their own slowness.
 
     Args:
         lateness: share of the healthy step time, capped, shape (R, S).
+        work: the ranks' own time in the same unit, shape (R, S).
         settings: thresholds.
         excluded: ranks known to be slow, shape (R,).
     """
@@ -48,8 +50,10 @@ def measure_noise(lateness: Floats, settings: Settings, excluded: Bools | None =
     usual = np.flatnonzero(~excluded) if excluded is not None and not excluded.all() else np.arange(ranks)
     stepwise = without_steps(lateness)
     if len(usual) <= FEW_RANKS:
-        # Each one's slowness is in its few peers' lateness too: only the stepwise residual is clean.
-        pool = stepwise[usual]
+        # Each one's slowness is in its few peers' lateness too; the steadiest one's own time is free of it.
+        own = work[usual] - np.nanmean(work[usual], axis=1, keepdims=True)
+        steadiest = np.nan_to_num(own[np.argmin(np.nanstd(own, axis=1))], nan=0.0)
+        pool = np.sqrt(FEW_RANKS_VARIANCE) * np.clip(steadiest, -1.0, 1.0)[None, :]
     else:
         whole = lateness[usual] - lateness[usual].mean(axis=1, keepdims=True)
         steady = np.argsort(np.std(whole, axis=1))[: max(2, len(usual) // 2)]

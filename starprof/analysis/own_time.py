@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from starprof.analysis.arrays import Bools, Floats, Ints
+from starprof.analysis.arrays import Floats, Ints
 from starprof.analysis.peers import peer_groups
 from starprof.analysis.settings import Settings
 from starprof.model.rundata import RankInfo, RunData
@@ -150,8 +150,10 @@ def _has_gpu_times(run: RunData, recorded: Ints) -> bool:
 
 
 def _blocked(run: RunData, recorded: Ints, on_gpu: bool) -> Floats:
-    """Time waiting in collectives; NaN where not measured."""
+    """Time waiting in collectives; all zero when it was never measured, which the caller takes as no answer."""
     host = _column(run, "blocked_us")[recorded]
+    if np.isnan(host).all():
+        host = np.zeros_like(host)
     if not on_gpu:
         return host
     device = _column(run, "gpu_blocked_us")[recorded]
@@ -194,9 +196,3 @@ def _missing_ranks(run: RunData, recorded: Ints) -> tuple[int, ...]:
     sizes = [info.detail.get("world_size") for info in run.ranks] + [run.info.get("world_size")]
     world = max([int(s) for s in sizes if s] + [max(known) + 1])
     return tuple(sorted(set(range(world)) - seen))
-
-
-def usable(own: OwnTime) -> Bools:
-    """Ranks whose waiting was measured at all, shape (R,)."""
-    measured: Bools = np.nansum(own.blocked, axis=1) > 0
-    return measured

@@ -15,7 +15,7 @@ from starprof.analysis.detect import MIN_MEMORIES, LateInterval, candidates, lat
 from starprof.analysis.network import Location
 from starprof.analysis.noise import Noise, measure_noise
 from starprof.analysis.own_time import OwnTime
-from starprof.analysis.peers import peer_centre, slow_mode
+from starprof.analysis.peers import median_of_others, peer_centre, slow_mode
 from starprof.analysis.settings import Settings
 from starprof.analysis.shapes import Shape, period_of, periodic_bounds, shape_of, spikes
 from starprof.model.verdict import FindingKind
@@ -28,6 +28,7 @@ FEW_RANKS = 3
 MAX_SETTLED_RANKS = 16
 STEADIER = 0.5
 MAX_TAIL_FACTOR = 2.5
+OWN_PIECES = 6
 
 
 @dataclass(frozen=True)
@@ -93,12 +94,18 @@ class Comparison:
 
     @cached_property
     def lateness_us(self) -> Floats:
-        """Own work minus the peers' centre, shape (R, S); a rank without peers is compared with its own past."""
+        """Own work minus the peers' centre, shape (R, S).
+
+        A rank without peers can only be compared with itself: with its own lowest lasting level, corrected by how all
+        others move against theirs.
+        """
         late = self.own.work - self.reference_us
         alone = np.isnan(late).all(axis=1)
         if alone.any():
-            work = self.own.work[alone]
-            late[alone] = work - np.nanpercentile(work, 25, axis=1, keepdims=True)
+            pieces = np.array_split(self.own.work, OWN_PIECES, axis=1)
+            usual = np.nanmin([np.nanmedian(piece, axis=1) for piece in pieces], axis=0)[:, None]
+            relative = self.own.work / usual
+            late[alone] = ((relative - median_of_others(relative)) * usual)[alone]
         return late
 
     @cached_property
@@ -115,7 +122,7 @@ class Comparison:
     @cached_property
     def noise(self) -> Noise:
         """Noise of the capped lateness."""
-        return measure_noise(self.capped, self.settings, self.blamed)
+        return measure_noise(self.capped, self.own.work / self.own.healthy_step_us, self.settings, self.blamed)
 
     def settled(self) -> Comparison:
         """The same with ranks left out of the references as long as that makes the others much steadier.

@@ -12,21 +12,30 @@ from starprof.analysis.causes.base import Case, Explanation, Rule, ms, pct
 from starprof.analysis.causes.phase import split_in_words
 from starprof.model import causes
 
-RULES: tuple[Rule, ...] = (
+HOST_RULES: tuple[Rule, ...] = (
     throttling.explain,
     cpu.explain_affinity,
     cpu.explain_contention,
-    phase.explain,
 )
+"""Rules on host counters: they say why the phases take longer."""
+
+RULES: tuple[Rule, ...] = (*HOST_RULES, phase.explain)
 
 
 def explain(case: Case) -> Explanation:
     """The cause of a slowness, or `unknown` with what was partly covered."""
     found = [e for e in (rule(case) for rule in RULES) if e is not None]
-    for explanation in found:
-        if explanation.share >= case.settings.min_cause_share and explanation.cause != causes.UNKNOWN:
-            return explanation
-    return _unknown(case, found)
+    return _first_covering(case, found) or _unknown(case, found)
+
+
+def explain_by_host(case: Case) -> Explanation | None:
+    """The cause of everybody's slowness, when host counters show one."""
+    return _first_covering(case, [e for e in (rule(case) for rule in HOST_RULES) if e is not None])
+
+
+def _first_covering(case: Case, found: list[Explanation]) -> Explanation | None:
+    enough = (e for e in found if e.share >= case.settings.min_cause_share and e.cause != causes.UNKNOWN)
+    return next(enough, None)
 
 
 def _unknown(case: Case, found: list[Explanation]) -> Explanation:
@@ -49,4 +58,4 @@ def _unknown(case: Case, found: list[Explanation]) -> Explanation:
     )
 
 
-__all__ = ["RULES", "Case", "Explanation", "Rule", "explain", "ms", "pct"]
+__all__ = ["RULES", "Case", "Explanation", "Rule", "explain", "explain_by_host", "ms", "pct"]

@@ -91,14 +91,16 @@ def explain_contention(case: Case) -> Explanation | None:
     foreign = [use for row in case.rows for use in _foreign(case, row)]
     if not foreign:
         return _crowded(case, gained, share)
-    name, pid, cpu, use = max(foreign, key=lambda f: f[3])
+    name, pid, cpu, _ = max(foreign, key=lambda f: f[3])
+    use = sum(f[3] for f in foreign) / len(case.rows)
+    others = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
     spread = case.phases.share(*CPU_PHASES)
     return Explanation(
         cause=causes.CPU_CONTENTION,
         share=share,
         evidence=(
-            f"Process {pid} ({name}), which is not part of the job, used {pct(use)} of CPU {cpu}, on which "
-            f"{case.who} ran.",
+            f"Outside the job, process {pid} ({name}){others} used {pct(use)} of a CPU on the cores where {case.who} "
+            f"ran (mostly CPU {cpu}).",
             f"{case.who} was runnable but not running for {ms(gained * 1e6)} more than usual: {pct(share)} of the "
             f"{ms(case.excess_s * 1e6)} by which it was late ({pct(spread)} of that in phases that need the CPU).",
         ),

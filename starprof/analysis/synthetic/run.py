@@ -146,11 +146,11 @@ class SyntheticRun:
         parts = self.excess_us()
         phases, transfer = self._phases(parts)
         steps = _steps(phases, transfer)
+        frames = counter_frames(self, steps, parts) if self.counters else {}
         for rank in self.missing_ranks:
             for column in steps.columns.values():
                 column[rank] = np.nan
             steps.start_mono_ns[rank] = 0
-        frames = counter_frames(self, steps, parts) if self.counters else {}
         return RunData(
             info={
                 "run_id": f"synthetic-{self.seed}",
