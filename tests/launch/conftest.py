@@ -16,9 +16,9 @@ def launch(tmp_path):
     """Start `starprof record ARGUMENTS` in `tmp_path` (or `cwd`), and leave nothing running."""
     started = []
 
-    def start(*arguments, cwd=tmp_path, env=None, prefix=(), **options):
+    def start(*arguments, cwd=tmp_path, env=None, prefix=(), program=(sys.executable, "-m", "starprof"), **options):
         process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "starprof", "record", *map(str, arguments)],
+            [*prefix, *program, "record", *map(str, arguments)],
             cwd=cwd,
             env={**os.environ, **(env or {})},
             stdin=options.pop("stdin", subprocess.DEVNULL),
@@ -34,10 +34,11 @@ def launch(tmp_path):
     for process in started:
         if process.poll() is None:
             process.kill()
-        process.communicate()
-    for pid in processes(str(tmp_path)):
+    for pid in processes(str(tmp_path)):  # before the pipes are read to their end: they hold them open
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    for process in started:
+        process.communicate()
 
 
 @pytest.fixture
