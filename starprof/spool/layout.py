@@ -6,6 +6,8 @@ NAME.starprof.spool/
   rings/            one ring file per rank process, `n<node>-<pid>-<start ns>.ring`
   segments/         `<source>.<number>.part` while written, `.seg` when sealed (fsync, rename)
   agents/           `n<node>.json`: pid and state of the node's agent
+  ingest.lock       held (flock) by the ingester at work, with its pid
+Damaged files of rings/ and segments/ are kept as `*.bad`; everything else goes away when it is folded in.
 """
 
 from __future__ import annotations

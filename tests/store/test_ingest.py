@@ -255,6 +255,29 @@ def test_a_second_ingester_says_who_is_at_work(spool: Spool, run_file: Path) -> 
             fold(spool, run_file, wait_s=0.1)
 
 
+@pytest.mark.root
+def test_on_a_full_disk_the_rows_stay_in_the_spool_until_there_is_space(spool: Spool, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(disk)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"can't mount a tmpfs: {mounted.stderr.decode().strip()}")
+    try:
+        run_file = disk / "job.starprof"
+        fold(spool, run_file)
+        (disk / "ballast").write_bytes(bytes(24_000_000 - run_file.stat().st_size))
+        cells = [step_cells(s, start_mono_ns=hash((s, 1)), dur_us=hash((s, 2))) for s in range(20_000)]
+        send(spool, packed_frame(STEP, "n0-7-1/slots", 0, cells))
+        with pytest.raises(RunFileError, match="no space left"):
+            fold(spool, run_file)
+        assert len(list_segments(spool.segments)) == 1
+        (disk / "ballast").unlink()
+        fold(spool, run_file)
+        assert steps_of(run_file) == list(range(20_000))
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
 def run_ingester(*arguments: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "starprof.store.ingest", *arguments]
     return subprocess.run(argv, capture_output=True, text=True, timeout=60)
