@@ -83,6 +83,7 @@ def start_helper(
     log: Path,
     stdin: int | None = None,
     stdout: int | None = None,
+    niceness: int = HELPER_NICENESS,
 ) -> Child:
     """Start a process of ours: low priority, out of the terminal's reach, its complaints in `log`.
 
@@ -94,6 +95,7 @@ def start_helper(
         log: file that gets its stderr (and its stdout, unless `stdout` is given).
         stdin: descriptor for its standard input; none given: it reads nothing.
         stdout: descriptor for its standard output.
+        niceness: how far it stands back behind the job.
 
     Raises:
         OSError: it can't be executed.
@@ -114,7 +116,7 @@ def start_helper(
         setsigmask=[],
         setsigdef=[signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP],
     )
-    os.setpriority(os.PRIO_PROCESS, pid, HELPER_NICENESS)
+    os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
     return Child(pid)
 
 

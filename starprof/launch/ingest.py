@@ -111,7 +111,10 @@ class LastFold:
         result_reader, result_writer = os.pipe2(os.O_CLOEXEC)
         try:
             argv = helper_argv("starprof.launch.lastfold", *runner.arguments)
-            child = start_helper(argv, runner.environment, log=runner.log, stdin=go_reader, stdout=result_writer)
+            # The job is over: nobody is left to stand back for.
+            child = start_helper(
+                argv, runner.environment, log=runner.log, stdin=go_reader, stdout=result_writer, niceness=0
+            )
         except OSError:
             os.close(go_writer)
             os.close(result_reader)
