@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
-from starprof.hook.boundary import Guard
+from starprof.hook.boundary import Guard, uncompiled
 from starprof.hook.recorder import Recorder
 
 FIRST_BUCKET_BYTES = 1 << 20
@@ -90,6 +90,10 @@ class ArrivalTracker:
 
     def learn(self, steps: int) -> None:
         """Put hooks on all parameters for the next steps."""
+        with uncompiled():
+            self._learn(steps)
+
+    def _learn(self, steps: int) -> None:
         if _compiles_backward():
             return
         self._remove_hooks()
@@ -186,7 +190,8 @@ class ArrivalTracker:
         if self.learning:
             self.learning -= 1
             if not self.learning:
-                self._keep_learned()
+                with uncompiled():
+                    self._keep_learned()
         elif step in CHECK_AT or step % CHECK_EVERY == CHECK_EVERY - 1:
             self._first.clear()
             self.learn(CHECK_STEPS)

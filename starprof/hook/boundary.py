@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 import signal
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
@@ -124,15 +126,33 @@ class Guard:
         Raises:
             Exception: the same one, when a signal handler of the user's raised it while our code ran.
         """
-        if _from_signal_handler(error.__traceback__):
-            raise error
-        self.errors += 1
-        if self.errors >= LIMIT:
-            self.off = True
-        try:
-            self.report(self.errors, describe_error(error))
-        except Exception:  # noqa: BLE001 - the boundary: the report itself failed, the count is kept
-            self.report = _unreported
+        with uncompiled():
+            if _from_signal_handler(error.__traceback__):
+                raise error
+            self.errors += 1
+            if self.errors >= LIMIT:
+                self.off = True
+            try:
+                self.report(self.errors, describe_error(error))
+            except Exception:  # noqa: BLE001 - the boundary: the report itself failed, the count is kept
+                self.report = _unreported
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Run rare, longer work of ours where torch.compile does not look at the frames of what it calls.
+
+    After a graph break the compiler follows every call, also ours into the standard library.
+    """
+    eval_frame = sys.modules.get("torch._dynamo.eval_frame")
+    if eval_frame is None:
+        yield
+        return
+    callback = eval_frame.set_eval_frame(None)
+    try:
+        yield
+    finally:
+        eval_frame.set_eval_frame(callback)
 
 
 def describe_error(error: BaseException) -> str:

@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from starprof.hook import identity
-from starprof.hook.boundary import Guard
+from starprof.hook.boundary import Guard, uncompiled
 from starprof.hook.gpuclock import GPU_SPANS, GpuClock
 from starprof.hook.phases import CHECKPOINT, COMPILE, EVAL, PhaseMachine, spans_us
 from starprof.model import env, events
@@ -105,6 +105,10 @@ class Recorder:
             return True
         if self.refused or self.guard.off or get_worker_info() is not None:
             return False
+        with uncompiled():
+            return self._become_rank()
+
+    def _become_rank(self) -> bool:
         self.rank, self.attempt = identity.global_rank(), identity.attempt()
         try:
             self.ring = self._new_ring()
@@ -138,10 +142,11 @@ class Recorder:
         """Bring the ring's description up to date."""
         if self.ring is None:
             return
-        description = identity.describe(self.framework, self.roles, self.detail)
-        if description != self._described:
-            self._described = description
-            self.ring.describe(description)
+        with uncompiled():
+            description = identity.describe(self.framework, self.roles, self.detail)
+            if description != self._described:
+                self._described = description
+                self.ring.describe(description)
 
     # Spans.
 
@@ -213,7 +218,8 @@ class Recorder:
         for callback in self.at_step_end:
             callback(number)
         if number < LOOK_FOR_GPU_STEPS:
-            self._early(number)
+            with uncompiled():
+                self._early(number)
         guard.sampling = number % SAMPLE_EVERY == SAMPLE_EVERY - 1
         if guard.sampling:
             # A record can't hold its own writing: it gets that of the step before.

@@ -14,6 +14,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from starprof.hook.boundary import uncompiled
 from starprof.hook.gpuclock import GPU_OPTIMIZER
 from starprof.hook.identity import in_process_group
 from starprof.hook.phases import OPTIMIZER, UNACCOUNTED
@@ -46,7 +47,8 @@ class StepBoundary:
             return
         known = self._known.get(id(optimizer))
         if known is None or known() is not optimizer:
-            self._meet(optimizer)
+            with uncompiled():
+                self._meet(optimizer)
         around = recorder.machine.enter(OPTIMIZER)
         # After an exception in a step there was no post-hook: the phase is still ours.
         self._around = UNACCOUNTED if around == OPTIMIZER else around
