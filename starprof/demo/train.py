@@ -15,12 +15,13 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -90,9 +91,12 @@ class Net(nn.Module):  # type: ignore[misc]
 
 def digits() -> tuple[TensorDataset, TensorDataset]:
     """The 1,797 digits that ship with scikit-learn, as (training, held-out) sets."""
-    images, labels = load_digits(return_X_y=True)
-    x = torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 16
-    y = torch.tensor(labels)
+    package = find_spec("sklearn")  # only its file is wanted: importing it takes every rank more than a second
+    if package is None or package.origin is None:
+        raise SystemExit("the digits come with scikit-learn: pip install scikit-learn")
+    table = np.loadtxt(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    x = torch.tensor(table[:, :64], dtype=torch.float32).view(-1, 1, 8, 8) / 16
+    y = torch.tensor(table[:, 64], dtype=torch.int64)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))
     train, test = order[HELD_OUT:], order[:HELD_OUT]
     return TensorDataset(x[train], y[train]), TensorDataset(x[test], y[test])
