@@ -177,8 +177,9 @@ def _caller(reference: weakref.ref[Module], inner: Callable[..., Any] | None) ->
 
 def outermost_owners(wanted: set[int]) -> list[Module]:
     """The outermost living modules that contain parameters with these ids; one pass over the collector's objects."""
-    # type(), not isinstance: that would run properties of lazy objects.
-    modules = [o for o in gc.get_objects() if Module in type(o).__mro__ and "_modules" in o.__dict__]
+    # type(), not isinstance: that is slower, and would run properties of lazy objects.
+    classes = _subclasses(Module)
+    modules = [o for o in gc.get_objects() if type(o) in classes and "_modules" in o.__dict__]
     parents: dict[int, list[Module]] = {}
     for module in modules:
         for child in module._modules.values():
@@ -197,6 +198,16 @@ def outermost_owners(wanted: set[int]) -> list[Module]:
         if not above:
             tops[id(module)] = module
     return list(tops.values())
+
+
+def _subclasses(of: type) -> set[type]:
+    found = {of}
+    waiting = [of]
+    while waiting:
+        new: set[type] = set(waiting.pop().__subclasses__()) - found
+        found |= new
+        waiting += new
+    return found
 
 
 def framework_of(modules: list[Module], in_group: bool) -> str:

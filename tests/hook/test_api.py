@@ -134,3 +134,20 @@ for _ in range(3):
     assert (kind, step, name) == ("span", 1, "tokenise")
     assert value >= 20_000
     assert all(e[3] != "short" for e in rank.events)
+
+
+def test_a_script_that_names_a_span_before_it_imports_torch_is_recorded_as_any_other(job):
+    done = job.python(
+        """
+import starprof
+with starprof.span("prepare"):
+    pass
+"""
+        + SETUP
+        + """
+for _ in range(3):
+    one()
+"""
+    )
+    assert done.stderr == ""
+    assert done.only.column("step") == [0, 1, 2]

@@ -130,6 +130,21 @@ train(model, optimizer, 4)
     assert sum(rank.column("eval_us", since=4)) == 0
 
 
+def test_another_last_gradient_is_learned_when_the_first_layers_are_frozen(job):
+    rank = job.python(
+        SETUP
+        + """
+model = net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+train(model, optimizer, 6)
+model[0].requires_grad_(False)
+train(model, optimizer, 6)
+"""
+    ).only
+    missing = [s["step"] for s in rank.steps if s["arrival_us"] is None]
+    assert missing == [0, 6, 7]
+
+
 def test_several_optimizers_make_one_step_and_a_vanished_one_is_replaced(job):
     rank = job.python(
         SETUP

@@ -6,10 +6,13 @@ where that never happens nothing of starprof is loaded. It then runs the `sitecu
 
 import os
 import sys
-from importlib.machinery import PathFinder
+
+# What importlib.machinery re-exports: importing that would cost as much as all the rest.
+from _frozen_importlib import module_from_spec
+from _frozen_importlib_external import PathFinder
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # importing these would cost more than all the rest
+if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
@@ -59,6 +62,8 @@ def _extend(loader: "Loader") -> None:
 
 
 def _install() -> None:
+    if "starprof.hook.install" in sys.modules:
+        return  # the hook itself is what imports torch: it installs when it is loaded
     try:
         from starprof.hook.install import install
 
@@ -74,8 +79,6 @@ def _run_hidden() -> None:
     spec = PathFinder.find_spec("sitecustomize", others)
     if spec is None or spec.loader is None:
         return
-    from importlib.util import module_from_spec
-
     module = module_from_spec(spec)
     sys.modules["sitecustomize"] = module
     spec.loader.exec_module(module)
