@@ -84,7 +84,7 @@ def candidates(lateness: Floats, noise: Noise, settings: Settings) -> Bools:
         first = window_starts(steps, width)
         mean = (total[:, first + width] - total[:, first]) / width
         variance = (noise.sigma**2 * noise.memory)[:, None]
-        bar = np.sqrt(z**2 * variance / width + (settings.spread_z * noise.spread) ** 2)
+        bar = np.sqrt(z**2 * variance / width + noise.spread_bar**2)
         late = mean >= np.maximum(bar, settings.min_lateness)
         for length, past in (
             (first, total[:, first]),
@@ -145,7 +145,7 @@ def _base(parts: list[Segment], noise: Noise, settings: Settings) -> float:
     total = parts[-1].end
     long_enough = [p.level for p in parts if p.length >= min(max(MIN_PAST_STEPS, 0.05 * total), total)]
     lowest = min(long_enough, default=0.0)
-    tolerated = max(settings.min_lateness, settings.spread_z * noise.spread)
+    tolerated = max(settings.min_lateness, noise.spread_bar)
     return max(0.0, lowest) if lowest < tolerated else 0.0
 
 
@@ -177,4 +177,4 @@ def _is_late(part: LateInterval, noise: Noise, z: float, settings: Settings) -> 
     if part.late_windows < settings.min_late_windows:
         return False
     has_past = part.start > 0
-    return has_past or part.level >= settings.spread_z * noise.spread
+    return has_past or part.level >= noise.spread_bar

@@ -90,6 +90,7 @@ def _search(run: RunData, own: OwnTime, settings: Settings) -> tuple[Context, li
     ranks += [s for s in shared if s.source == "rank"]
     uniform = [s for s in shared if s.source == "uniform"]
     ranks, network = _collateral(ranks, _network(context))
+    network = [s for s in network if _explained(s) or _rise_share(own, s) >= settings.min_unexplained_shift]
     kept = _that_matter(own, settings, ranks + uniform + network + special_work(own, settings))
     ranks = rotating_stretches([s for s in kept if s.source == "rank"])
     rest = [s for s in kept if s.source != "rank"]
@@ -126,15 +127,22 @@ def _collateral(ranks: list[Slowness], network: list[Slowness]) -> tuple[list[Sl
     """A slower reduction that begins with a rank's slowness, and that no socket explains, is part of it."""
     left = []
     for rise in network:
-        place = rise.place
-        located = place is not None and (place.places or place.all_alike)
         near = [i for i, s in enumerate(ranks) if s.blame and abs(s.start - rise.start) <= COLLATERAL_SLACK]
-        if located or not near:
+        if _explained(rise) or not near:
             left.append(rise)
             continue
         culprit = ranks[near[0]]
         ranks[near[0]] = replace(culprit, reduction=replace(culprit.reduction, transfer=rise.reduction.transfer))
     return ranks, left
+
+
+def _explained(rise: Slowness) -> bool:
+    """Counters show where the reduction got slow."""
+    return rise.place is not None and (bool(rise.place.places) or rise.place.all_alike)
+
+
+def _rise_share(own: OwnTime, rise: Slowness) -> float:
+    return (rise.after_us - rise.before_us) / own.healthy_step_us
 
 
 def _that_matter(own: OwnTime, settings: Settings, found: list[Slowness]) -> list[Slowness]:
@@ -152,10 +160,11 @@ def _matters(own: OwnTime, settings: Settings, slowness: Slowness, solo_cost_us:
         return solo_cost_us >= settings.min_special_cost_share * own.run_us
     inside = slice(slowness.start, slowness.end)
     interval_us = float((np.nanmax(own.cycle[:, inside], axis=0) + own.transfer[inside]).sum())
-    return (
-        solo_cost_us >= settings.min_cost_share * interval_us
-        and solo_cost_us >= settings.min_run_cost_share * own.run_us
-    )
+    by_ranks = 0.0 if slowness.start > 0 else settings.chronic_cost_by_ranks / own.shape[0]
+    plain = slowness.noises >= settings.stands_out and solo_cost_us >= by_ranks * interval_us
+    if plain and solo_cost_us >= settings.min_plain_cost_share * own.run_us:
+        return True
+    return solo_cost_us >= max(settings.min_cost_share * interval_us, settings.min_run_cost_share * own.run_us)
 
 
 def _priced(own: OwnTime, found: list[Slowness]) -> list[Slowness]:

@@ -13,6 +13,7 @@ from starprof.analysis.noise import measure_noise, without_steps
 from starprof.analysis.settings import Settings
 
 SPIKE_CAP = 6.0
+SETTLING_SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,14 @@ def rises(values: Floats, unit_us: float, settings: Settings) -> list[Rise]:
             high.append([part])
     found = [_rise(relative, run, parts, base, sigma, memory, unit_us) for run in high]
     z = noise_z(1, max(1, len(values) // settings.min_slow_steps), settings)
-    return [r for r in found if r.end - r.start >= settings.min_slow_steps and r.z >= z]
+    return [
+        r for r in found if r.end - r.start >= settings.min_slow_steps and r.z >= z and not _settling(r, len(values))
+    ]
+
+
+def _settling(rise: Rise, steps: int) -> bool:
+    """A job that gets faster in its first part was warming up, not slow."""
+    return rise.start == 0 and rise.end <= SETTLING_SHARE * steps
 
 
 def _rise(

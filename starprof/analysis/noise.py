@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import norm
+from scipy.stats import t as student
 
 from starprof.analysis.arrays import Bools, Floats, Ints
 from starprof.analysis.settings import Settings
@@ -14,6 +15,7 @@ MAD_TO_SIGMA = 1.4826
 SHORTEST_HALF = 1.349
 MAX_POOLED_RANKS = 64
 FEW_RANKS = 3
+MANY_RANKS = 8
 FEW_RANKS_VARIANCE = 2.0  # a difference of two ranks
 RARE = 0.05
 
@@ -26,11 +28,13 @@ class Noise:
         sigma: standard deviation from step to step, shape (R,).
         memory: variance of a mean of n correlated steps is sigma^2 * memory / n (1 = independent steps).
         spread: standard deviation of the ranks' constant differences.
+        spread_bar: constant lateness that those differences explain, in all ranks but for the agreed false-alarm rate.
     """
 
     sigma: Floats
     memory: float
     spread: float
+    spread_bar: float
 
     def error_of_mean(self, row: int, steps: float) -> float:
         """Standard error of a rank's mean lateness over some steps."""
@@ -65,17 +69,23 @@ def measure_noise(lateness: Floats, work: Floats, settings: Settings, excluded: 
     measured = max(0.0, _spread(np.median(lateness[usual], axis=1)) ** 2 - sampling)
     weight = settings.prior_spread_weight
     spread = np.sqrt((weight * settings.prior_spread**2 + (len(usual) - 1) * measured) / (weight + len(usual) - 1))
-    return Noise(np.maximum(np.maximum(np.std(stepwise, axis=1), pooled), 1e-6), memory, float(spread))
+    # The fewer ranks there are, the less is known about how much they differ: Student's quantile.
+    z = float(student.isf(settings.spread_false_alarm_rate / ranks, weight + len(usual) - 1))
+    sigma = np.maximum(np.maximum(np.std(stepwise, axis=1), pooled), 1e-6)
+    return Noise(sigma, memory, float(spread), float(z * spread))
 
 
 def _spread(level: Floats) -> float:
-    """Standard deviation of healthy ranks' levels when up to half of the ranks are slow: from the shortest half.
+    """Standard deviation of healthy ranks' levels when nearly half of them may be slow.
 
-    With two or three ranks one slow rank moves all levels, and nothing can be measured.
+    From the median absolute deviation; with few ranks, where half can be slow by chance, from the shortest half;
+    with two or three ranks one slow rank moves all levels, and nothing can be measured.
     """
     n = len(level)
     if n <= FEW_RANKS:
         return 0.0
+    if n >= MANY_RANKS:
+        return float(MAD_TO_SIGMA * np.median(np.abs(level - np.median(level))))
     ordered = np.sort(level)
     half = (n + 1) // 2
     shortest = float(np.min(ordered[half - 1 :] - ordered[: n - half + 1]))

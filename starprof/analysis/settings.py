@@ -9,8 +9,9 @@ from dataclasses import dataclass
 class Settings:
     """Thresholds; all shares are of the healthy step time (peers' own time + transfer) unless said otherwise.
 
-    A rank is named only when it is late by enough (`min_lateness`), surely (`false_alarm_rate`, `spread_z`),
-    persistently (`min_late_windows`, `min_slow_steps`) and when that costs the job something (`min_cost_share`).
+    A rank is named only when it is late by enough (`min_lateness`), surely (`false_alarm_rate` and
+    `spread_false_alarm_rate`), persistently (`min_late_windows`, `min_slow_steps`), and when it matters
+    (`min_cost_share`, `stands_out`).
 
     Attributes:
         warm_up_steps: first steps that never count (allocation, bucket rebuild, compilation).
@@ -20,19 +21,26 @@ class Settings:
         lateness_cap: one step's lateness counts at most this much, so that single spikes are not persistent.
         false_alarm_rate: probability that noise alone passes the test anywhere, over all ranks and windows.
         noise_margin_z: added to that test's z for tails heavier than normal.
-        spread_z: how many standard deviations of the ranks' constant differences a chronic rank must exceed.
+        spread_false_alarm_rate: probability that the constant differences of healthy ranks alone make one of them pass
+            for chronically slow (before its cost is looked at).
         prior_spread: expected constant difference between healthy ranks (standard deviation).
         prior_spread_weight: how many ranks that expectation counts for.
         min_slow_steps: shorter slowness is a one-off.
         min_late_windows: share of the windows of a slow interval in which the rank must be late.
-        min_cost_share: least share of the interval's time that the slowness must cost.
-        min_run_cost_share: least share of the whole run's time.
+        min_cost_share: share of the interval's time from which on a slowness matters by its cost.
+        stands_out: lateness in standard deviations of a single step's noise from which on it is plain to see, and
+            matters although it costs less (among many noisy ranks somebody else would be late nearly as often).
+        min_plain_cost_share: least share of the run's time that a slowness must cost which is plain to see.
+        chronic_cost_by_ranks: without a healthy past the least cost of a plain slowness is this divided by the number
+            of ranks instead: how much healthy ranks differ constantly is poorly known from a few of them.
+        min_run_cost_share: least share of the whole run's time that a slowness must cost which is not plain to see.
         min_spike: a single step this late is a spike (as is one above `spike_z` of the rank's noise).
         spike_z: see `min_spike`.
         min_rotating_cost_share: irregular spikes on changing ranks are a finding from this share of the run on.
         min_special_cost_share: the same for garbage collection, checkpoints, evaluation, compilation.
         min_one_off_cost_steps: a single spike is listed when it costs this many healthy steps.
         min_shift: least rise of everybody's own time, or of the transfer, that is reported.
+        min_unexplained_shift: the same for a transfer whose slow link no counter shows.
         min_cause_share: a cause is named when its evidence covers this share of the slowdown.
         max_findings_listed: one-off findings beyond this number are summed up.
     """
@@ -43,20 +51,24 @@ class Settings:
     min_lateness: float = 0.04
     lateness_cap: float = 1.0
     false_alarm_rate: float = 1e-4
-    noise_margin_z: float = 1.0
-    spread_z: float = 4.5
+    noise_margin_z: float = 1.5
+    spread_false_alarm_rate: float = 5e-4
     prior_spread: float = 0.012
     prior_spread_weight: float = 4.0
     min_slow_steps: int = 10
     min_late_windows: float = 0.7
-    min_cost_share: float = 0.025
-    min_run_cost_share: float = 0.01
+    min_cost_share: float = 0.05
+    stands_out: float = 0.8
+    min_plain_cost_share: float = 0.0015
+    chronic_cost_by_ranks: float = 0.4
+    min_run_cost_share: float = 0.005
     min_spike: float = 0.3
     spike_z: float = 8.0
     min_rotating_cost_share: float = 0.10
     min_special_cost_share: float = 0.01
     min_one_off_cost_steps: float = 2.0
     min_shift: float = 0.10
+    min_unexplained_shift: float = 0.20
     min_cause_share: float = 0.8
     max_findings_listed: int = 5
 

@@ -48,6 +48,7 @@ class Slowness:
         period: period in steps of a periodic one.
         z: how surely it is no noise, in standard errors.
         late_windows: share of the windows of the interval in which it shows.
+        noises: its size in standard deviations of a single step's noise.
         span: the special span, for source special.
         cost_us: its cost, filled in by the replay.
         alone_us: what the job would gain if only this were gone.
@@ -68,6 +69,7 @@ class Slowness:
     period: int | None = None
     z: float = 0.0
     late_windows: float = 1.0
+    noises: float = 0.0
     span: str = ""
     cost_us: float = 0.0
     alone_us: float = 0.0
@@ -206,6 +208,7 @@ def _of_interval(comparison: Comparison, part: LateInterval, shape: Shape) -> Sl
         period=shape.period,
         z=part.z,
         late_windows=part.late_windows,
+        noises=part.excess / float(comparison.noise.sigma[part.row]),
     )
 
 
