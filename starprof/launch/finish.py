@@ -80,8 +80,9 @@ class Finish:
             say(_why_no_step(ranks))
 
     def _keep_for_merge(self) -> None:
-        if self._final_ingest(LastFold.prepare(self._ingest)) is not None:
-            say(f"add them on node 0's run: starprof merge NODE0.starprof {_shown(self._plan.path)} -o RUN")
+        """The spool stays as it is: only node 0's ledger can tell what has arrived there already."""
+        spool = _shown(self._plan.spool.root)
+        say(f"they are in {spool}; later: starprof merge RUN-OF-NODE-0 {spool} -o NEW-RUN")
 
     def _final_ingest(self, last: LastFold) -> Folded | None:
         """Fold everything in; None when that did not work (the user has been told)."""

@@ -115,7 +115,7 @@ class Sender:
         if self._done:
             return [f"sent {self._sent_bytes / 1e6:.1f} MB of node {self.node} to node 0, which writes the run file"]
         why = self._refused or "node 0 can't be reached any more"
-        return [f"{why}: the records of node {self.node} stay here"]
+        return [f"{why}: the records of node {self.node} stay on this machine"]
 
     def close(self) -> None:
         """Drop the connection."""

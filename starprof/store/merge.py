@@ -3,26 +3,25 @@
 Nodes keep their ids where they can. Two recordings that use the same id mean the same node only if host, boot and
 network namespace are the same; else the later one gets a new id. Ranks must not clash. Clocks: nodes of one boot
 share theirs; others are calibrated from the collectives (see `starprof.store.causality`) or stay uncalibrated.
+Spools with records of one and the same run are put together first (see `starprof.store.reunite`).
 """
 # ruff: noqa: S608 - names in statements are the schema's own
 
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from starprof.errors import NoDataError, RunFileError, UsageError
+from starprof.errors import NoDataError, UsageError
 from starprof.model.columns import Kind, Table, row
 from starprof.model.schema import TABLES
 from starprof.model.tables.job import CLOCK, RUN
-from starprof.spool.layout import Spool
 from starprof.store.causality import offset_of
-from starprof.store.ingest import fold, write_attempts
-from starprof.store.query import open_for_reading
+from starprof.store.ingest import write_attempts
+from starprof.store.reunite import opened, reunite
 from starprof.store.runfile import RunFile, arrow_rows
 
 MERGING_SUFFIX = ".merging"
@@ -66,32 +65,15 @@ def merge(inputs: Sequence[Path], output: Path) -> MergeReport:
     plan = _Plan()
     try:
         with ExitStack() as stack:
-            opened = [(path, stack.enter_context(_opened(path))) for path in inputs]
-            plan.notes += [note for _, (_, note) in opened if note]
+            sources = [(r.path, stack.enter_context(opened(r))) for r in reunite(inputs)]
+            plan.notes += [note for _, (_, note) in sources if note]
             merged = stack.enter_context(RunFile.open(building, memory_mb=512, threads=2))
-            report = _merge_into(merged, [(path, run) for path, (run, _) in opened], output.stem, plan)
+            report = _merge_into(merged, [(path, run) for path, (run, _) in sources], output.stem, plan)
         building.replace(output)
     finally:
         building.unlink(missing_ok=True)
         building.with_name(building.name + ".wal").unlink(missing_ok=True)
     return report
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[tuple[RunFile, str]]:
-    """A recording open for reading; a spool without a run file is folded into a temporary one, and left alone."""
-    spool = Spool(path)
-    if not path.is_dir() or path.with_name(path.name.removesuffix(".spool")).is_file():
-        with open_for_reading(path) as reading:
-            yield reading.run, reading.note
-        return
-    if not spool.segments.is_dir():
-        raise RunFileError(f"{path} is neither a run file nor a spool directory")
-    with tempfile.TemporaryDirectory() as folder:
-        run_file = Path(folder) / "run.starprof"
-        fold(spool, run_file, final=True, consume=False)
-        with RunFile.open_read_only(run_file) as run:
-            yield run, ""
 
 
 def _merge_into(merged: RunFile, sources: Sequence[tuple[Path, RunFile]], name: str, plan: _Plan) -> MergeReport:

@@ -259,7 +259,7 @@ class TestShipping:
         sender.begin_end(drained=True)
         wait_for(lambda: not sender.busy())
         assert not sender.complete()
-        assert "stay here" in sender.remarks()[0]
+        assert "stay on this machine" in sender.remarks()[0]
         assert ("n1/event", 0, 10) in received(spool)
 
     def test_node_that_vanished_is_named(self, node0, monkeypatch):

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from launch_lab import wait_for
+from launch_lab import processes, wait_for
 
 PYTHON = sys.executable
 JOB = str(Path(__file__).with_name("training_job.py"))
@@ -141,19 +141,57 @@ def test_address_in_use_starts_no_job(launch):
     first.end()
 
 
+def rank_environment(rank):
+    """What a launcher sets for one of two ranks."""
+    world = {"WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+    return {**world, "MASTER_PORT": "29473", "STARPROF_TOKEN": SECRET}
+
+
+def steps_of_ranks(folder, query, *recordings):
+    """Merge recordings; (rank, node, steps, different steps) of each rank."""
+    runs = [str(folder / name) for name in recordings]
+    sh(PYTHON, "-m", "starprof", "merge", *runs, "-o", str(folder / "both.starprof"))
+    select = (
+        "SELECT rank, node, count(*), count(DISTINCT step) FROM step JOIN rank USING (attempt, rank) "
+        "GROUP BY rank, node ORDER BY rank"
+    )
+    return query(folder / "both.starprof", select)
+
+
 def test_node_0_killed(launch, tmp_path, query):
-    """The other node's job is not hurt, its records stay with it, and it says how to put them together."""
-    env = {"STARPROF_TOKEN": SECRET}
-    first = launch("-o", "run", "--listen", "127.0.0.1:0", "--", "sh", "-c", "sleep 3", env=env)
+    """The jobs go on, the other node's records stay with it, and it says how to put them together."""
+    stop = tmp_path / "stop"
+    first = launch(*("-o", "run", "--listen", "127.0.0.1:0", "--", PYTHON, JOB, stop, "0.005"), env=rank_environment(0))
     address, _ = listening(first)
-    second = launch("-o", "second", "--join", address, "--", "sh", "-c", "echo ready; sleep 2; exit 5", env=env)
-    second.process.stdout.readline()
+    second = launch("-o", "second", "--join", address, "--", PYTHON, JOB, stop, "0.005", env=rank_environment(1))
+    assert second.process.stdout.readline() == "ready\n"
+    time.sleep(1)
     os.kill(first.pid, signal.SIGKILL)
-    code, _, err = second.end()
-    assert code == 5
-    assert "the records of node 1 stay here" in err
-    assert "starprof merge" in err
-    assert query(tmp_path / "second.starprof", "SELECT DISTINCT node FROM cpu_sample") == [(1,)]
+    time.sleep(1)
+    stop.touch()
+    code, out, err = second.end()
+    assert code == 0
+    assert "the records of node 1 stay on this machine" in err
+    assert "starprof merge RUN-OF-NODE-0 second.starprof.spool -o" in err
+    steps = int(out.split()[-1])
+    wait_for(lambda: not processes(str(tmp_path)), what="the end of node 0's rank and agent")
+    found = steps_of_ranks(tmp_path, query, "run.starprof.spool", "second.starprof.spool")
+    assert found == [(0, 0, steps, steps), (1, 1, steps, steps)]
+
+
+def test_nodes_recorded_without_a_connection(launch, tmp_path, query):
+    stop = tmp_path / "stop"
+    both = [
+        launch("-o", "run{rank}", "--node-rank", n, "--", PYTHON, JOB, stop, "0.005", env=rank_environment(n))
+        for n in (0, 1)
+    ]
+    assert both[0].process.stdout.readline() == "ready\n"
+    stop.touch()
+    ends = [recording.end() for recording in both]
+    assert [code for code, _, _ in ends] == [0, 0]
+    steps = int(ends[0][1].split()[-1])
+    found = steps_of_ranks(tmp_path, query, "run0.starprof", "run1.starprof")
+    assert found == [(0, 0, steps, steps), (1, 1, steps, steps)]
 
 
 def test_hanging_node_0_can_be_interrupted_before_the_job_starts(launch):
