@@ -92,7 +92,7 @@ class Supervisor:
 
     def _pass_on(self, arrived: signals.Arrived) -> None:
         if not arrived.to_group:
-            self.job.send(arrived.number)
+            self._guard(lambda: self.job.send(arrived.number))  # a job under sudo may not be ours to signal
         self._note(arrived.number)
 
     def _note(self, number: int) -> None:
