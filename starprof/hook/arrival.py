@@ -123,7 +123,7 @@ class ArrivalTracker:
         for key in {**self._last, **self._first}:
             entry = self._parameters.get(key)
             parameter = entry[0]() if entry else None
-            if entry is None or parameter is None:
+            if entry is None or parameter is None or not parameter.requires_grad:
                 continue
             if key in self._first:
                 hook = self._guard.callback(self._first_bucket)

@@ -66,8 +66,9 @@ class Finished:
 
     @property
     def ranks(self):
-        """Rank number -> its ring, for jobs with one ring a rank."""
+        """Rank number -> its ring, for jobs with one ring a rank in which the hook made no error."""
         found = [read_ring(path) for path in self.rings]
+        assert [e for r in found for e in r.events if e[0] == "hook-error"] == []
         by_rank = {r.description["rank"]: r for r in found}
         assert len(by_rank) == len(found)
         return by_rank

@@ -180,7 +180,7 @@ os.posix_fallocate = full
 
 
 def test_errors_of_the_hook_are_swallowed_counted_and_shown(job):
-    rank = job.python(
+    done = job.python(
         TRAIN
         + """
 train(2)
@@ -192,7 +192,8 @@ hook.recorder.machine._clock = stopped
 train(20)
 print(hook.guard.errors, hook.guard.off)
 """
-    ).only
+    )
+    rank = read_ring(done.rings[0])
     assert rank.kinds().count("hook-error") == 20
     assert rank.event("hook-error")[2] == 1
     assert rank.event("hook-error")[3].startswith("ZeroDivisionError at ")
