@@ -41,3 +41,5 @@ while go_on.item():
 os.write(1, b"steps %d\n" % steps)
 if dist.is_initialized():
     dist.destroy_process_group()
+    # gloo's thread may still hold the last broadcast's tensor; releasing it while Python shuts down aborts the process.
+    time.sleep(0.3)
