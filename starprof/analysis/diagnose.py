@@ -8,6 +8,7 @@ import numpy as np
 
 from starprof.analysis import findings as build
 from starprof.analysis.causes.base import longest_run, ms, pct, rank_names
+from starprof.analysis.comparison import Comparison
 from starprof.analysis.cost import Reduction, replay, solo_us
 from starprof.analysis.counters import Counters
 from starprof.analysis.findings import Context
@@ -15,11 +16,13 @@ from starprof.analysis.links import Windows
 from starprof.analysis.network import locate
 from starprof.analysis.network_findings import network_finding
 from starprof.analysis.own_time import OwnTime, own_time
+from starprof.analysis.persistent import rotating_stretches, slow_ranks
 from starprof.analysis.receipt import not_collected, overhead
 from starprof.analysis.settings import DEFAULT, Settings
 from starprof.analysis.shared import slow_from_the_start, transfer_rises, uniform_slowness
-from starprof.analysis.slowness import Comparison, Slowness, rotating_stretches, single_steps, slow_ranks
+from starprof.analysis.slowness import Slowness
 from starprof.analysis.special import special_work
+from starprof.analysis.spiky import single_steps
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Cost, Finding, Verdict, VerdictKind
 
@@ -94,7 +97,7 @@ def _search(run: RunData, own: OwnTime, settings: Settings) -> tuple[Context, li
     kept = _that_matter(own, settings, ranks + uniform + network + special_work(own, settings))
     ranks = rotating_stretches([s for s in kept if s.source == "rank"])
     rest = [s for s in kept if s.source != "rank"]
-    kept = _that_matter(own, settings, ranks + rest + single_steps(comparison, ranks))
+    kept = _that_matter(own, settings, ranks + rest + single_steps(comparison, ranks + rest))
     return context, _priced(own, kept)
 
 

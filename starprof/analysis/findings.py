@@ -10,11 +10,12 @@ from starprof.analysis.arrays import Bools
 from starprof.analysis.causes import Case, Explanation, explain, explain_by_host, ms, pct
 from starprof.analysis.causes.base import rank_names
 from starprof.analysis.causes.phase import WORDS, split_in_words
+from starprof.analysis.comparison import Comparison
 from starprof.analysis.counters import Counters
 from starprof.analysis.own_time import OwnTime
 from starprof.analysis.phases import phase_excess
 from starprof.analysis.settings import Settings
-from starprof.analysis.slowness import Comparison, Slowness
+from starprof.analysis.slowness import Slowness
 from starprof.analysis.words import confidence, lateness_evidence, when
 from starprof.model import causes
 from starprof.model.rundata import RunData

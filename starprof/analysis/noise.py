@@ -13,6 +13,7 @@ from starprof.analysis.settings import Settings
 
 MAD_TO_SIGMA = 1.4826
 SHORTEST_HALF = 1.349
+ROBUST_EFFICIENCY = 0.37  # of both robust estimates, against the standard deviation of normal values
 MAX_POOLED_RANKS = 64
 FEW_RANKS = 3
 MANY_RANKS = 8
@@ -63,12 +64,12 @@ def measure_noise(lateness: Floats, work: Floats, settings: Settings, excluded: 
         steady = np.argsort(np.std(whole, axis=1))[: max(2, len(usual) // 2)]
         pool = whole[steady[:: max(1, len(steady) // MAX_POOLED_RANKS)]]
     pooled = float(np.sqrt(np.mean(pool**2)))
-    memory = _memory(pool)
+    memory = memory_of(pool)
     memory *= _restlessness(pool, pooled, memory, settings) ** 2
     sampling = pooled**2 * memory / steps
     measured = max(0.0, _spread(np.median(lateness[usual], axis=1)) ** 2 - sampling)
-    weight = settings.prior_spread_weight
-    spread = np.sqrt((weight * settings.prior_spread**2 + (len(usual) - 1) * measured) / (weight + len(usual) - 1))
+    weight, known = settings.prior_spread_weight, ROBUST_EFFICIENCY * (len(usual) - 1)
+    spread = np.sqrt((weight * settings.prior_spread**2 + known * measured) / (weight + known))
     # The fewer ranks there are, the less is known about how much they differ: Student's quantile.
     z = float(student.isf(settings.spread_false_alarm_rate / ranks, weight + len(usual) - 1))
     sigma = np.maximum(np.maximum(np.std(stepwise, axis=1), pooled), 1e-6)
@@ -153,7 +154,7 @@ def window_starts(steps: int, width: int) -> Ints:
     return np.arange(0, steps - width + 1, max(1, width // 2))
 
 
-def _memory(residual: Floats) -> float:
+def memory_of(residual: Floats) -> float:
     """1 + 2 * sum of the pooled autocorrelations, up to the first lag without correlation."""
     ranks, n = residual.shape
     size = 1 << (2 * n - 1).bit_length()

@@ -89,6 +89,11 @@ class OwnTime:
         """Wall time of the kept steps, as the replay sees it."""
         return float((np.nanmax(self.cycle, axis=0) + self.transfer).sum())
 
+    @property
+    def hidden_steps(self) -> int:
+        """Steps of the run before the first kept one: warm-up, in which nothing can be judged."""
+        return int(self.steps[0]) - self.first_step
+
     def rank(self, row: int) -> int:
         """Global rank of a row."""
         return self.infos[row].rank

@@ -34,17 +34,26 @@ class Shape:
 
 
 def robust_sigma(values: Floats) -> Floats:
-    """Standard deviation per row as the median absolute deviation tells it, shape (R,)."""
-    centre = np.nanmedian(values, axis=1, keepdims=True)
-    sigma: Floats = MAD_TO_SIGMA * np.nanmedian(np.abs(values - centre), axis=1)
+    """Standard deviation per row, shape (R,), from the steps below the median only: late steps must not hide."""
+    below = np.nanmedian(values, axis=1, keepdims=True) - values
+    sigma: Floats = MAD_TO_SIGMA * np.nanmedian(np.where(below >= 0, below, np.nan), axis=1)
     return sigma
 
 
 def spikes(lateness: Floats, settings: Settings, height: float = 1.0) -> Bools:
     """Single steps in which a rank is much later (by `height` of the usual bar) than its noise explains, (R, S)."""
-    centre = np.nanmedian(lateness, axis=1, keepdims=True)
-    bar = height * np.maximum(settings.min_spike, settings.spike_z * robust_sigma(lateness))[:, None]
-    return np.nan_to_num(lateness - centre, nan=0.0) > bar
+    return above_usual(lateness) > height * spike_bars(lateness, settings)[:, None]
+
+
+def above_usual(lateness: Floats) -> Floats:
+    """Lateness above the rank's own median, 0 where not recorded, shape (R, S)."""
+    return np.nan_to_num(lateness - np.nanmedian(lateness, axis=1, keepdims=True), nan=0.0)
+
+
+def spike_bars(lateness: Floats, settings: Settings) -> Floats:
+    """How far above its median a rank's step must lie to be a spike, shape (R,)."""
+    bars: Floats = np.maximum(settings.min_spike, settings.spike_z * robust_sigma(lateness))
+    return bars
 
 
 def period_of(columns: Ints) -> int | None:
@@ -65,13 +74,22 @@ def period_of(columns: Ints) -> int | None:
     return period if regular >= REGULAR_SHARE and len(columns) / expected >= EXPECTED_SHARE else None
 
 
-def periodic_bounds(columns: Ints, period: int, steps: int) -> tuple[int, int]:
-    """Begin and end of periodic slowness: the run's own where the hit before or after would lie outside of it."""
-    start = 0 if columns[0] < period else int(columns[0])
+def periodic_bounds(columns: Ints, period: int, steps: int, hidden: int) -> tuple[int, int]:
+    """Begin and end of periodic slowness: the run's own where the hit before or after could not have been seen.
+
+    Args:
+        columns: hits.
+        period: steps between them.
+        steps: number of columns.
+        hidden: steps of the run before the first column.
+    """
+    start = 0 if -hidden <= columns[0] - period < 0 else int(columns[0])
     return start, steps if columns[-1] + period >= steps else int(columns[-1]) + 1
 
 
-def shape_of(part: LateInterval, lateness: Floats, capped: Floats, sigma: float, settings: Settings) -> Shape:
+def shape_of(
+    part: LateInterval, lateness: Floats, capped: Floats, sigma: float, hidden: int, settings: Settings
+) -> Shape:
     """Name the shape of a late interval.
 
     Args:
@@ -79,6 +97,7 @@ def shape_of(part: LateInterval, lateness: Floats, capped: Floats, sigma: float,
         lateness: the rank's lateness, share of the healthy step, shape (S,).
         capped: the same, capped.
         sigma: its noise from step to step.
+        hidden: steps of the run before the first column.
         settings: thresholds.
     """
     inside = np.zeros(len(lateness), bool)
@@ -89,7 +108,7 @@ def shape_of(part: LateInterval, lateness: Floats, capped: Floats, sigma: float,
     quiet = float(over[inside & ~high].sum()) <= QUIET_BETWEEN * float(over[inside].sum())
     period = period_of(columns) if quiet and high.sum() <= 0.6 * inside.sum() else None
     if period is not None:
-        start, end = periodic_bounds(columns, period, len(lateness))
+        start, end = periodic_bounds(columns, period, len(lateness), hidden)
         first = int(columns[0])
         return Shape("periodic", start, end, (max(0, first - period + 1), first), high, period)
     ramp = _ramp_start(capped, part, sigma) if np.median(over[inside]) < settings.lateness_cap else None

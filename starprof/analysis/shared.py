@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from starprof.analysis.arrays import Bools, Floats
+from starprof.analysis.comparison import Comparison
 from starprof.analysis.cost import Reduction
 from starprof.analysis.level import Rise, rises
 from starprof.analysis.own_time import OwnTime
 from starprof.analysis.settings import Settings
-from starprof.analysis.slowness import Comparison, Slowness
+from starprof.analysis.slowness import Slowness
 
 ALL_SHARE = 0.9
 MIN_OWN_RISE = 0.5
 TRANSFER_FACTOR = 1.5
+MIN_PARTING = 0.25
 
 
 def uniform_slowness(comparison: Comparison, settings: Settings) -> list[Slowness]:
@@ -22,7 +24,10 @@ def uniform_slowness(comparison: Comparison, settings: Settings) -> list[Slownes
     if own.shape[0] < 2:
         return []
     centre = np.nanmedian(own.work, axis=0)
-    return [_uniform(own, rise) for rise in rises(centre, own.healthy_step_us, settings)]
+    found = [(rise, _uniform(own, rise)) for rise in rises(centre, own.healthy_step_us, settings)]
+    # Ranks are named by their own past only when they part from the others clearly.
+    apart = MIN_PARTING * own.healthy_step_us
+    return [s for rise, s in found if not s.blame or rise.level - rise.before >= apart]
 
 
 def _uniform(own: OwnTime, rise: Rise) -> Slowness:

@@ -47,7 +47,7 @@ def _of_span(own: OwnTime, name: str, values: Floats) -> Slowness | None:
     kind, period = _kind(mine if alone or name != "gc" else columns, gone, worst, name, alone, own.shape[1])
     start, end = int(columns[0]), int(columns[-1]) + 1
     if period is not None:
-        start, end = periodic_bounds(mine if alone else columns, period, own.shape[1])
+        start, end = periodic_bounds(mine if alone else columns, period, own.shape[1], own.hidden_steps)
     return Slowness(
         kind=kind,
         rows=(worst,) if alone else tuple(gone),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from starprof.analysis.causes.base import ms, pct, rank_names
-from starprof.analysis.slowness import Comparison, Slowness
+from starprof.analysis.comparison import Comparison
+from starprof.analysis.slowness import Slowness
 
 
 def lateness_evidence(comparison: Comparison, slowness: Slowness) -> tuple[str, ...]:

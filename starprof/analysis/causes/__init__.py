@@ -40,7 +40,8 @@ def _first_covering(case: Case, found: list[Explanation]) -> Explanation | None:
 
 def _unknown(case: Case, found: list[Explanation]) -> Explanation:
     partly = [e.partly for e in found if e.partly]
-    evidence = [f"The excess of {case.who} is spread over the step: {split_in_words(case)}."]
+    split = split_in_words(case)
+    evidence = [f"The excess of {case.who} is spread over the step: {split}."] if split else []
     if partly:
         evidence.append("No cause covers 80 % of it: " + "; ".join(partly) + ".")
     missing = [t for t in ("process_sample", "cgroup_sample") if not case.counters.has(t)]

@@ -1,0 +1,111 @@
+"""Ranks that are late persistently, and slow stretches that go round over the ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from starprof.analysis.arrays import Floats
+from starprof.analysis.comparison import Comparison
+from starprof.analysis.cost import Reduction, late_reduction
+from starprof.analysis.detect import LateInterval, candidates, late_intervals
+from starprof.analysis.noise import Noise, memory_of, without_steps
+from starprof.analysis.shapes import Shape, shape_of
+from starprof.analysis.slowness import Slowness
+from starprof.analysis.spiky import MIN_ROTATING_RANKS, spiky_ranks
+
+MOVING_CHANGES = 7
+
+
+def slow_ranks(first: Comparison) -> tuple[list[Slowness], Comparison]:
+    """Ranks that are late persistently, and the comparison in which they are no references."""
+    first = first.settled()
+    found = _intervals(first, first.noise)
+    if not found and (moving := _moving_stretches(first)):
+        return moving, first
+    comparison = first.without({part.row for part, _ in found}) if found else first
+    result = [_of_interval(comparison, part, shape) for part, shape in found]
+    taken = np.zeros(comparison.own.shape, bool)
+    for slowness in result:
+        taken[slowness.rows[0], slowness.start : slowness.end] = True
+    return result + spiky_ranks(comparison, taken), comparison
+
+
+def _moving_stretches(comparison: Comparison) -> list[Slowness]:
+    """Slow stretches that go round over the ranks, so that all of them look restless and none stands out."""
+    calm = _noise_inside(comparison)
+    found = [_of_interval(comparison, part, shape) for part, shape in _intervals(comparison, calm)]
+    return [s for s in rotating_stretches(found) if s.source == "rotating"]
+
+
+def _noise_inside(comparison: Comparison) -> Noise:
+    """The noise inside the stretches, without what goes on between them."""
+    stepwise = without_steps(comparison.capped, MOVING_CHANGES)
+    return replace(comparison.noise, sigma=np.std(stepwise, axis=1), memory=memory_of(stepwise))
+
+
+def _intervals(comparison: Comparison, noise: Noise) -> list[tuple[LateInterval, Shape]]:
+    settings = comparison.settings
+    found = []
+    for row in np.flatnonzero(candidates(comparison.capped, noise, settings)):
+        for part in late_intervals(int(row), comparison.capped[row], noise, settings, comparison.own.shape[0]):
+            sigma = float(np.median(noise.sigma))
+            hidden = comparison.own.hidden_steps
+            shape = shape_of(part, comparison.lateness[row], comparison.capped[row], sigma, hidden, settings)
+            found.append((part, shape))
+    return found
+
+
+def _of_interval(comparison: Comparison, part: LateInterval, shape: Shape) -> Slowness:
+    own = comparison.own
+    inside = np.zeros(own.shape[1], bool)
+    inside[shape.start : shape.end] = True
+    gone = late_reduction(
+        own,
+        comparison.lateness_us,
+        part.row,
+        inside,
+        part.base * own.healthy_step_us,
+        comparison.blamed,
+    )
+    return Slowness(
+        kind=shape.kind,
+        rows=(part.row,),
+        start=shape.start,
+        end=shape.end,
+        onset=shape.onset,
+        steps=shape.hits,
+        reduction=Reduction({part.row: gone}),
+        source="rank",
+        period=shape.period,
+        z=part.z,
+        late_windows=part.late_windows,
+        noises=part.excess / float(comparison.noise.sigma[part.row]),
+    )
+
+
+def rotating_stretches(found: list[Slowness]) -> list[Slowness]:
+    """Put transient stretches that follow each other on several ranks together: nobody in particular is slow."""
+    moving = [s for s in found if s.source == "rank" and s.kind in ("transient", "chronic") and s.blame]
+    rows = {s.rows[0] for s in moving}
+    ordered = sorted(moving, key=lambda s: s.start)
+    apart = all(a.end <= b.start + 0.1 * (a.end - a.start) for a, b in pairwise(ordered))
+    if len(rows) < MIN_ROTATING_RANKS or not apart:
+        return found
+    gone: dict[int, Floats] = {}
+    for part in moving:
+        row = part.rows[0]
+        gone[row] = gone.get(row, 0.0) + part.reduction.rows[row]
+    together = replace(
+        ordered[0],
+        kind="rotating",
+        rows=tuple(sorted(rows)),
+        end=ordered[-1].end,
+        steps=np.logical_or.reduce([s.steps for s in moving]),
+        reduction=Reduction(gone),
+        source="rotating",
+        blame=False,
+    )
+    return [s for s in found if not any(s is m for m in moving)] + [together]
