@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from starprof.model.rundata import RunData
 
 
+MAX_PEERS = 32
+
+
 @dataclass(frozen=True)
 class Case:
     """One slowness whose cause is asked for.
@@ -57,9 +60,10 @@ class Case:
         return rank_names(self.ranks)
 
     def peers(self, row: int) -> list[int]:
-        """Rows of the healthy ranks that a late one is compared with."""
+        """Rows of healthy ranks that a late one is compared with; of very many, an even selection."""
         same = self.own.groups == self.own.groups[row]
-        return [int(i) for i in np.flatnonzero(same & ~self.blamed)]
+        healthy = np.flatnonzero(same & ~self.blamed)
+        return [int(i) for i in healthy[:: -(-len(healthy) // MAX_PEERS) or 1]]
 
     def span_ns(self, row: int) -> tuple[float, float]:
         """The slow window in the clock of the rank's node."""
