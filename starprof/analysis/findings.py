@@ -173,7 +173,7 @@ def _rank_finding(context: Context, slowness: Slowness, why: Explanation) -> Fin
         cause=why.cause,
         cause_share=round(why.share, 3),
         confidence=confidence(slowness, why.share, named),
-        evidence=tuple(evidence),
+        evidence=tuple(line[0].upper() + line[1:] for line in evidence),
         action=why.action,
         verify=why.verify,
         next=why.next,
@@ -229,7 +229,7 @@ def one_off_finding(context: Context, slowness: Slowness) -> Finding:
         confidence=0.5,
         evidence=(
             f"{who} was late by {ms(slowness.cost_us)} {when(context.comparison, slowness)}, mostly in "
-            f"{WORDS[phase]} ({split_in_words(case)}); it did not happen again.".replace("rank", "Rank", 1),
+            f"{WORDS[phase]} ({split_in_words(case)}); such steps follow no pattern.".replace("rank", "Rank", 1),
         ),
         action="None needed unless it comes back.",
         verify=f"Look at step {first} in the report; record longer to see whether such steps recur.",
