@@ -24,6 +24,7 @@ ONSET_IS_START = 4
 WINDOWS_PER_INTERVAL = 12
 CONTINUES_AT = 0.5
 MIN_MEMORIES = 2.0
+SMALL_BESIDE_RISE = 0.25
 
 
 @dataclass(frozen=True)
@@ -141,11 +142,15 @@ def _bridged(late: list[list[Segment]], lateness: Floats, base: float) -> list[l
 
 
 def _base(parts: list[Segment], noise: Noise, settings: Settings) -> float:
-    """The rank's own healthy level: its lowest stretch that is long enough, if that is within healthy differences."""
+    """The rank's own usual level: its lowest stretch that is long enough.
+
+    It counts if it lies within healthy differences, or is so small beside what the rank rose to that the rise is what
+    happened: joined to one slowness, the two would have neither its onset nor its size.
+    """
     total = parts[-1].end
     long_enough = [p.level for p in parts if p.length >= min(max(MIN_PAST_STEPS, 0.05 * total), total)]
-    lowest = min(long_enough, default=0.0)
-    tolerated = max(settings.min_lateness, noise.spread_bar)
+    lowest, highest = min(long_enough, default=0.0), max(long_enough, default=0.0)
+    tolerated = max(settings.min_lateness, noise.spread_bar, SMALL_BESIDE_RISE * highest)
     return max(0.0, lowest) if lowest < tolerated else 0.0
 
 

@@ -47,6 +47,17 @@ def test_slowness_from_the_first_step_is_chronic_and_starts_there():
     assert (finding.kind, finding.onset_step, finding.onset_interval, finding.end_step) == ("chronic", 0, (0, 0), None)
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_that_was_a_little_late_all_along_and_then_becomes_very_late_has_the_onset_of_the_rise(ranks):
+    rise = Slow("backward", (1,), us=45_000, start=100)
+    run = SyntheticRun(ranks=ranks, steps=200, faults=(Slow("backward", (1,), us=5_000), rise))
+    verdict = diagnose(run.data())
+    finding = only_finding(verdict)
+    assert (verdict.verdict, finding.ranks, finding.cause) == ("straggler", (1,), causes.BACKWARD_COMPUTE)
+    assert abs(finding.onset_step - 100) <= 3
+    assert finding.cost_seconds == pytest.approx(replace(run, faults=(rise,)).cost_seconds(), rel=0.2)
+
+
 def test_slowness_from_the_first_step_that_ends_is_still_chronic():
     finding = only_finding(verdict_of(Slow("forward", (2,), us=20_000, end=250)))
     assert finding.kind == "chronic"

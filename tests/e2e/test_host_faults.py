@@ -50,8 +50,8 @@ def cpu_cgroup():
 @needs_root
 @needs_cgroup_v1
 def test_a_cgroup_quota_is_named(tmp_path, cpu_cgroup):
-    environ = {"TEST_CGROUP": str(cpu_cgroup), "TEST_QUOTA_US": "50000"}
-    setting = Setting(Fault("quota", rank=3, step=50), steps=130, script=("--host-rank=3",), environ=environ)
+    environ = {"TEST_CGROUP": str(cpu_cgroup), "TEST_QUOTA_US": "30000"}
+    setting = Setting(Fault("quota", rank=3, step=50), steps=100, script=("--host-rank=3",), environ=environ)
     outcome = run(tmp_path, setting)
     assert_blames(outcome, rank=3, causes={"cgroup-throttling"}, cost_seconds=outcome.lost_seconds)
 
