@@ -97,6 +97,7 @@ class ArrivalTracker:
         if _compiles_backward():
             return
         self._remove_hooks()
+        self._recorder.attend()
         self.learning = steps
         self._order.clear()
         hooks: dict[Synced, Callable[..., None]] = {}
@@ -185,13 +186,24 @@ class ArrivalTracker:
                 break
         self._first[key] = None
 
-    def end_of_step(self, step: int) -> None:
-        """Stop learning when it was long enough, and check from time to time."""
+    def end_of_step(self, step: int) -> int:
+        """Stop learning when it was long enough, and check from time to time. Returns when to call again."""
         if self.learning:
             self.learning -= 1
             if not self.learning:
-                with uncompiled():
-                    self._keep_learned()
-        elif step in CHECK_AT or step % CHECK_EVERY == CHECK_EVERY - 1:
+                self._keep_learned()
+        elif is_check(step):
             self._first.clear()
             self.learn(CHECK_STEPS)
+        return step + 1 if self.learning else next_check(step)
+
+
+def is_check(step: int) -> bool:
+    """Whether the order is learned again after this step."""
+    return step in CHECK_AT or step % CHECK_EVERY == CHECK_EVERY - 1
+
+
+def next_check(step: int) -> int:
+    """The first check after a step."""
+    regular = step - (step + 1) % CHECK_EVERY + CHECK_EVERY
+    return min([regular, *(check for check in CHECK_AT if check > step)])

@@ -17,9 +17,9 @@ def batch_size(batch: Any) -> tuple[int | None, int | None]:
     field `input_ids`, is a matrix of integers (batch x sequence, padding included). None where not known.
     """
     tensor = _first_tensor(batch, _DEPTH)
-    if tensor is None or tensor.dim() == 0:
+    shape = () if tensor is None else tensor.shape
+    if tensor is None or not shape:
         return None, None
-    shape = tensor.shape
     tokens = shape[0] * shape[1] if len(shape) == 2 and not tensor.dtype.is_floating_point else None
     return shape[0], tokens
 
@@ -29,12 +29,12 @@ def _first_tensor(batch: Any, depth: int) -> Tensor | None:
         return batch
     if depth == 0:
         return None
-    if isinstance(batch, Mapping):
+    if not isinstance(batch, (list, tuple)):
+        if not isinstance(batch, Mapping):
+            return None
         if "input_ids" in batch:
             return _first_tensor(batch["input_ids"], depth - 1)
         batch = batch.values()
-    elif not isinstance(batch, (list, tuple)):
-        return None
     for part in batch:
         found = _first_tensor(part, depth - 1)
         if found is not None:

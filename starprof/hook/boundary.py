@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 
 LIMIT = 20
 """Errors of ours after which the hook is off for the rest of the process."""
@@ -29,23 +29,43 @@ class Guard:
 
     Attributes:
         errors: how many exceptions of ours were swallowed.
-        off: True after too many of them: everything passes through.
+        off: True after too many of them, for the rest of the process: everything passes through.
         report: called with (errors so far, "type at file:line") of each.
         failed: type name of the last exception of the user's that passed a wrapper, "" if none did.
         sampling: measure the time spent in our code.
         own_ns: that time.
+        special: off or sampling; the usual path asks only this.
     """
 
-    __slots__ = ("_clock", "errors", "failed", "off", "own_ns", "report", "sampling")
+    __slots__ = ("_clock", "_off", "_sampling", "errors", "failed", "own_ns", "report", "special")
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._clock = clock
         self.errors = 0
-        self.off = False
         self.report: Callable[[int, str], None] = _unreported
         self.failed = ""
-        self.sampling = False
         self.own_ns = 0
+        self._off = self._sampling = self.special = False
+
+    @property
+    def off(self) -> bool:
+        """See the class."""
+        return self._off
+
+    @off.setter
+    def off(self, value: bool) -> None:
+        self._off = value
+        self.special = value or self._sampling
+
+    @property
+    def sampling(self) -> bool:
+        """See the class."""
+        return self._sampling
+
+    @sampling.setter
+    def sampling(self, value: bool) -> None:
+        self._sampling = value
+        self.special = value or self._off
 
     def attempt(self, ours: Callable[..., Any], *args: Any) -> Any:
         """Call something of ours; None if it fails."""
@@ -59,18 +79,21 @@ class Guard:
 
     def callback(self, ours: Callable[..., None]) -> Callable[..., None]:
         """A callback to register with torch or Python: never raises, does nothing in a compiled graph."""
-        clock = self._clock
 
         def safe(*args: Any) -> None:
-            if is_compiling() or self.off:
+            if is_dynamo_compiling():
                 return
-            started = clock() if self.sampling else 0
+            started = 0
+            if self.special:
+                if self._off:
+                    return
+                started = self._clock()
             try:
                 ours(*args)
             except Exception as error:  # noqa: BLE001 - the boundary
                 self.swallow(error)
             if started:
-                self.own_ns += clock() - started
+                self.own_ns += self._clock() - started
 
         return safe
 
@@ -82,20 +105,23 @@ class Guard:
             enter: called before it with (args, kwargs); its result is the token for `leave`, None = leave out.
             leave: called after it with (token, result); result is None when the function raised.
         """
-        clock = self._clock
 
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or self.off:
+            if is_dynamo_compiling():
                 return original(*args, **kwargs)
-            started = clock() if self.sampling else 0
-            token = None
+            started = 0
+            if self.special:
+                if self._off:
+                    return original(*args, **kwargs)
+                started = self._clock()
             try:
                 token = enter(args, kwargs)
             except Exception as error:  # noqa: BLE001 - the boundary
                 self.swallow(error)
+                token = None
             if started:
-                self.own_ns += clock() - started
+                self.own_ns += self._clock() - started
             if token is None or leave is None:
                 return original(*args, **kwargs)
             try:
@@ -103,13 +129,14 @@ class Guard:
             except BaseException as error:
                 self._left_by(error, leave, token)
                 raise
-            started = clock() if self.sampling else 0
+            if started:
+                started = self._clock()
             try:
                 leave(token, result)
             except Exception as error:  # noqa: BLE001 - the boundary
                 self.swallow(error)
             if started:
-                self.own_ns += clock() - started
+                self.own_ns += self._clock() - started
             return result
 
         return wrapper

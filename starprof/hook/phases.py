@@ -70,6 +70,11 @@ class PhaseMachine:
         self.since = clock()
         self.spent = [0] * PHASES
 
+    def reset(self) -> int:
+        """Begin anew, outside all spans. Returns the time."""
+        self.current = UNACCOUNTED
+        return self.restart()
+
     def enter(self, phase: int) -> int:
         """Begin a span; returns what `leave` needs to go back to the span around it."""
         previous = self.current
@@ -126,5 +131,5 @@ def spans_us(duration_ns: int, spent_ns: list[int]) -> tuple[int, list[int]]:
     """
     duration = duration_ns // 1000
     spans = [ns // 1000 for ns in spent_ns]
-    spans[UNACCOUNTED] = duration - sum(spans[:UNACCOUNTED])
+    spans[UNACCOUNTED] += duration - sum(spans)
     return duration, spans

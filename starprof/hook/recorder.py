@@ -37,6 +37,8 @@ LOOK_FOR_GPU_STEPS = 64
 NOBODY = 0
 
 _FIRST_GPU_CELL = STEP.names.index("gpu_forward_us")
+_RETRIES_CELL = STEP.names.index("alloc_retries")
+_NOT_ON_CPU = (INT_NULL,) * (_RETRIES_CELL - _FIRST_GPU_CELL + 1)
 _STEP_EVENTS = ((EVAL, events.EVALUATION), (CHECKPOINT, events.CHECKPOINT), (COMPILE, events.COMPILE))
 
 
@@ -53,7 +55,9 @@ class Recorder:
         backwards: backward passes begun since the process became a rank.
         arrival_ns, first_bucket_ns: when they happened in this step, 0 = not.
         sync_point: the next collective is where this rank is ready to reduce.
-        at_step_end: called at each boundary with the step's number, before the next step begins.
+        at_step_end: called with the step's number at the boundaries where something is due (`attend_at`); each
+            returns the step at which it wants to be called next.
+        attend_at: the next such step.
     """
 
     def __init__(self, spool: Path, guard: Guard, clock: Callable[[], int] = time.monotonic_ns) -> None:
@@ -61,17 +65,19 @@ class Recorder:
         self.guard = guard
         self.clock = clock
         guard.report = self._report_error
-        self.at_step_end: list[Callable[[int], None]] = []
+        self.at_step_end: list[Callable[[int], int]] = []
         self.use_gpu: list[Callable[[], None]] = []
         self.detail: dict[str, Any] = {}
         self.roles: dict[str, int] = {}
         self.framework = "none"
+        self.machine = PhaseMachine(clock)
         self.reset()
 
     def reset(self) -> None:
         """FRESH: also in a forked child, where the parent's ring must not be touched."""
         self.owner = NOBODY
-        self.machine = PhaseMachine(self.clock)
+        self.start_ns = self.machine.reset()
+        self.attend_at = 0
         self.ring: RingWriter | None = None
         self.gpu: GpuClock | None = None
         self.refused = False
@@ -80,7 +86,6 @@ class Recorder:
         self.depth = 0
         self.step = 0
         self.backwards = 0
-        self.start_ns = self.machine.since
         self._described: dict[str, Any] = {}
         self._retries = 0
         self._boundary_ns = 0
@@ -119,8 +124,7 @@ class Recorder:
                 2, f"starprof: rank {self.rank} is not recorded: no ring in {self.spool.rings}: {error}\n".encode()
             )
             return False
-        self.machine = PhaseMachine(self.clock)
-        self.start_ns = self.machine.since
+        self.start_ns = self.machine.reset()
         self.owner = get_ident()
         self.describe()
         self.event(events.RANK_START, value=os.getpid())
@@ -158,15 +162,20 @@ class Recorder:
 
     def enter(self, phase: int) -> int | None:
         """Begin a span; None if the call is not part of the loop, else what `leave` needs."""
-        if get_ident() == self.owner or (self.owner and self.counts()):
-            return self.machine.enter(phase)
-        return None
+        return self.machine.enter(phase) if get_ident() == self.owner or self.counts() else None
 
     def begin_step_again(self) -> None:
         """Nothing has been trained yet: step 0 begins now."""
         self._clear_step()
         self.started = True
         self.start_ns = self.machine.restart()
+
+    def count_batch(self, samples: int | None, tokens: int | None) -> None:
+        """A batch was fetched for this step."""
+        if samples is not None:
+            self.samples = samples if self.samples == INT_NULL else self.samples + samples
+        if tokens is not None:
+            self.tokens = tokens if self.tokens == INT_NULL else self.tokens + tokens
 
     def event(self, kind: str, value: int | None = None, detail: str = "") -> None:
         """Write an event of this rank, tied to the current step."""
@@ -183,8 +192,9 @@ class Recorder:
     def finish_step(self) -> None:
         """The step ends here: write its record."""
         now, spent = self.machine.cut()
-        start, number = self.start_ns, self.step
+        start, number, guard = self.start_ns, self.step, self.guard
         duration, spans = spans_us(now - start, spent)
+        arrival, first_bucket = self.arrival_ns, self.first_bucket_ns
         cells = [
             self.attempt,
             self.rank,
@@ -192,48 +202,52 @@ class Recorder:
             start,
             duration,
             *spans,
-            (self.arrival_ns - start) // 1000 if self.arrival_ns else INT_NULL,
-            (self.first_bucket_ns - start) // 1000 if self.first_bucket_ns else INT_NULL,
+            (arrival - start) // 1000 if arrival else INT_NULL,
+            (first_bucket - start) // 1000 if first_bucket else INT_NULL,
             self.micro_batches,
             self.collectives,
             self.samples,
             self.tokens,
-            INT_NULL,
-            INT_NULL,
-            INT_NULL,
-            INT_NULL,
-            self._new_retries(number),
-            INT_NULL,
+            *_NOT_ON_CPU,
+            guard.own_ns + self._boundary_ns if guard.sampling else INT_NULL,
         ]
-        guard = self.guard
-        if guard.sampling:
-            cells[-1] = guard.own_ns + self._boundary_ns
-        self._write(now, cells)
+        if self.gpu is None:
+            if self.ring is not None:
+                self.ring.step(now, cells)
+        else:
+            cells[_RETRIES_CELL] = self._new_retries(number)
+            self.gpu.finish(cells)
+            self._write_ready(now, flush=False)
         self.start_ns = now
         self.step = number + 1
         self._clear_step()
         guard.failed = ""
         if spans[EVAL] or spans[CHECKPOINT] or spans[COMPILE]:
             self._step_events(number, spans)
-        for callback in self.at_step_end:
-            callback(number)
-        if number < LOOK_FOR_GPU_STEPS:
-            with uncompiled():
+        if number >= self.attend_at or guard.sampling:
+            self._attend(now, number)
+
+    def attend(self) -> None:
+        """Something is due at the end of this step."""
+        self.attend_at = self.step
+
+    def _attend(self, now: int, number: int) -> None:
+        """What is not due at every step."""
+        guard = self.guard
+        usual_ns = self.clock() - now
+        with uncompiled():
+            due = [callback(number) for callback in self.at_step_end]
+            if number < LOOK_FOR_GPU_STEPS:
                 self._early(number)
-        guard.sampling = number % SAMPLE_EVERY == SAMPLE_EVERY - 1
+                due.append(number + 1)
+        sample_at = number - number % SAMPLE_EVERY + SAMPLE_EVERY - 1
+        guard.sampling = number == sample_at
         if guard.sampling:
             # A record can't hold its own writing: it gets that of the step before.
-            self._boundary_ns = self.clock() - now
+            self._boundary_ns = usual_ns
             guard.own_ns = 0
-
-    def _write(self, now: int, cells: list[int]) -> None:
-        if self.ring is None:
-            return
-        if self.gpu is None:
-            self.ring.step(now, cells)
-            return
-        self.gpu.finish(cells)
-        self._write_ready(now, flush=False)
+            sample_at += SAMPLE_EVERY
+        self.attend_at = min([*due, sample_at])
 
     def _write_ready(self, now: int, *, flush: bool) -> None:
         if self.gpu is None or self.ring is None:
@@ -264,7 +278,7 @@ class Recorder:
 
     def _new_retries(self, number: int) -> int:
         """Allocator retries since they were last read, NULL in the steps between."""
-        if self.gpu is None or number % RETRIES_EVERY:
+        if number % RETRIES_EVERY:
             return INT_NULL
         total = int(torch.cuda.memory_stats_as_nested_dict().get("num_alloc_retries", 0))
         new, self._retries = total - self._retries, total

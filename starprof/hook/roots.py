@@ -10,11 +10,14 @@ that are wrapped (DDP, torch.compile) are known at once, others from the first o
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Callable, Iterable
+from threading import get_ident
 from typing import Any
 
 import torch
+from torch import is_grad_enabled
 from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
@@ -105,11 +108,10 @@ class Roots:
             for module in outermost_owners(wanted):
                 self.add(module)
 
-    def end_of_step(self, _step: int) -> None:
-        """Try the roots' children when the roots are never called themselves."""
-        recorder = self._recorder
-        if self._seen or self._descents >= DESCEND_LIMIT or not recorder.backwards:
-            return
+    def end_of_step(self, step: int) -> int:
+        """Try the roots' children when the roots are never called themselves. Returns when to call again."""
+        if self._seen or self._descents >= DESCEND_LIMIT:
+            return sys.maxsize
         self._unseen_steps += 1
         if self._unseen_steps > UNSEEN_STEPS:
             self._unseen_steps = 0
@@ -118,33 +120,33 @@ class Roots:
                 for child in module.children():
                     if any(p.requires_grad for p in child.parameters()):
                         self.add(child)
+        return step + 1
 
     # Spans.
 
-    def _enter(self, _args: Any, _kwargs: Any) -> tuple[int, bool] | None:
+    def _enter(self, _args: Any, _kwargs: Any) -> int | None:
         recorder = self._recorder
-        token = recorder.enter(FORWARD if torch.is_grad_enabled() else EVAL)
-        if token is None:
+        if get_ident() != recorder.owner and not recorder.counts():
             return None
-        machine = recorder.machine
-        if self._evaluating and torch.is_grad_enabled():
+        training = is_grad_enabled()
+        if training and self._evaluating:
             # Training in eval mode: the interval was no evaluation.
             self.evaluate(begins=False)
-            token = UNACCOUNTED if token == EVAL else token
-            machine.enter(FORWARD)
-        if recorder.backwards == 0 and token == UNACCOUNTED and not recorder.started:
-            recorder.begin_step_again()
-        outermost = machine.current == FORWARD and token != FORWARD
         self._seen = True
-        if outermost and recorder.gpu is not None:
+        machine = recorder.machine
+        token = machine.enter(FORWARD if training else EVAL)
+        if not recorder.started and token == UNACCOUNTED:
+            recorder.begin_step_again()
+        if recorder.gpu is not None and machine.current == FORWARD != token:
             recorder.gpu.begin(GPU_FORWARD)
-        return token, outermost
+        return token
 
-    def _leave(self, token: tuple[int, bool], _result: Any) -> None:
+    def _leave(self, token: int, _result: Any) -> None:
         recorder = self._recorder
-        if token[1] and recorder.gpu is not None:
+        machine = recorder.machine
+        if recorder.gpu is not None and machine.current == FORWARD != token:
             recorder.gpu.end(GPU_FORWARD)
-        recorder.machine.leave(token[0])
+        machine.leave(token)
 
     def mode_changed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Called for every `module.train(mode)`: a root in eval mode means evaluation until it trains again."""

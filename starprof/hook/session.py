@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 from starprof.hook.arrival import ArrivalTracker
@@ -30,11 +31,12 @@ class Hook:
     def span(self, phase: int) -> tuple[Callable[[Any, Any], int | None], Callable[[int, Any], None]]:
         """Enter and leave functions for a plain span of one phase."""
         recorder = self.recorder
+        begin, end = recorder.machine.enter, recorder.machine.leave
 
         def enter(_args: Any, _kwargs: Any) -> int | None:
-            return recorder.enter(phase)
+            return begin(phase) if get_ident() == recorder.owner or recorder.counts() else None
 
         def leave(token: int, _result: Any) -> None:
-            recorder.machine.leave(token)
+            end(token)
 
         return enter, leave

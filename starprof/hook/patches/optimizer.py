@@ -31,22 +31,35 @@ class StepBoundary:
         self._hook = hook
         self._recorder = hook.recorder
         self._known: dict[int, weakref.ref[Any]] = {}
-        self._anchor: weakref.ref[Any] | None = None
+        self._anchor = 0
+        self._met: set[int] = set()
         self._others = 0
         self._around = UNACCOUNTED
 
     def watch(self, optimizer: Any) -> None:
         """Make this one the anchor."""
-        self._anchor = weakref.ref(optimizer)
+        self._know(optimizer)
+        self._anchor = id(optimizer)
         self._others = 0
+
+    def _know(self, optimizer: Any) -> None:
+        """Its id stands for it until it is freed."""
+        key = id(optimizer)
+        if key not in self._known:
+            self._known[key] = weakref.ref(optimizer, lambda _reference: self._gone(key))
+
+    def _gone(self, key: int) -> None:
+        self._known.pop(key, None)
+        self._met.discard(key)
+        if self._anchor == key:
+            self._anchor = 0
 
     def before(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Pre-hook of every optimizer."""
         recorder = self._recorder
         if recorder.owner != get_ident() and (recorder.owner or not recorder.activate()):
             return
-        known = self._known.get(id(optimizer))
-        if known is None or known() is not optimizer:
+        if id(optimizer) not in self._met:
             with uncompiled():
                 self._meet(optimizer)
         around = recorder.machine.enter(OPTIMIZER)
@@ -70,18 +83,18 @@ class StepBoundary:
         """Whether this optimizer is the anchor (it may become it here)."""
         if self._recorder.explicit:
             return False
-        anchor = self._anchor() if self._anchor is not None else None
-        if anchor is not optimizer:
+        if self._anchor != id(optimizer):
             self._others += 1
-            if anchor is not None and self._others < PATIENCE:
+            if self._anchor and self._others < PATIENCE:
                 return False
-            self._anchor = weakref.ref(optimizer)
+            self.watch(optimizer)
         self._others = 0
         return True
 
     def _meet(self, optimizer: Any) -> None:
         """First step of an optimizer: its parameters and the models around them."""
-        self._known[id(optimizer)] = weakref.ref(optimizer)
+        self._know(optimizer)
+        self._met.add(id(optimizer))
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         hook, recorder = self._hook, self._recorder
         hook.roots.learn(parameters)
@@ -89,7 +102,7 @@ class StepBoundary:
         if recorder.framework not in ("fsdp1", "fsdp2"):
             hook.arrival.track(parameters)
         recorder.detail["parameters"] = recorder.detail.get("parameters", 0) + sum(p.numel() for p in parameters)
-        recorder.detail["optimizers"] = len(self._known)
+        recorder.detail["optimizers"] = len(self._met)
 
 
 def install(hook: Hook) -> StepBoundary:
