@@ -3,8 +3,10 @@
     python benchmarks/agent.py [--rate 10] [--seconds 20] [--rounds 3] [--json]
 
 Four ranks with four children each (20 processes) idle beside it and write 10 steps a second into their rings, which
-the agent drains too. Both are measured as whole processes by the kernel's CPU clock, at the real rate: in a hot loop
-the caches stay warm and the cost looks 3-4 times smaller. The two alternate, and the medians are compared.
+the agent drains too. All are measured as whole processes by the kernel's CPU clock, at the real rate: in a hot loop
+the caches stay warm and the cost looks 3-4 times smaller. They alternate, and the medians are compared. The psutil
+loop reads cores, memory, pressure, interfaces and the processes; so does `same sources`, the agent without its other
+collectors, and the goal is about these.
 """
 
 from __future__ import annotations
@@ -72,6 +74,16 @@ while True:
 """
 
 
+SAME_SOURCES = """
+import sys
+from pathlib import Path
+from starprof.agent import agent
+
+agent.COLLECTORS = tuple(e for e in agent.COLLECTORS if e.name in ("process", "cpu", "node", "nic"))
+agent.Agent(agent.Settings(Path(sys.argv[1]), rate_hz=float(sys.argv[2]))).run()
+"""
+
+
 @contextlib.contextmanager
 def started(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     """A process group that is gone afterwards."""
@@ -98,8 +110,8 @@ def cost(command: list[str], seconds: float) -> tuple[float, int]:
 
 
 def measure(seconds: float, rounds: int, rate: float) -> dict[str, dict[str, float]]:
-    """Medians of both, over alternating rounds."""
-    taken: dict[str, list[tuple[float, int]]] = {"starprof agent": [], "psutil loop": []}
+    """Medians of each, over alternating rounds."""
+    taken: dict[str, list[tuple[float, int]]] = {"starprof agent": [], "same sources": [], "psutil loop": []}
     with contextlib.ExitStack() as stack:
         spool = Spool(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "run.starprof.spool")
         spool.create()
@@ -110,6 +122,7 @@ def measure(seconds: float, rounds: int, rate: float) -> dict[str, dict[str, flo
         time.sleep(1.0)
         commands = {
             "starprof agent": [sys.executable, "-m", "starprof.agent", "--spool", str(spool.root), "--rate", str(rate)],
+            "same sources": [sys.executable, "-c", SAME_SOURCES, str(spool.root), str(rate)],
             "psutil loop": [sys.executable, "-c", PSUTIL, str(rate), *map(str, ranks)],
         }
         for _ in range(rounds):
