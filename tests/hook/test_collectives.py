@@ -17,6 +17,7 @@ def done():
     dist.destroy_process_group()
 """
 DELAY_US = 100_000
+SAVE_US = 500_000
 
 
 def test_a_plain_all_reduce_loop_blocks_in_its_collectives(job):
@@ -84,8 +85,8 @@ done()
         assert rank.description["role_dp"] == number
         assert set(rank.column("arrival_us", since=1)) == {None}
         assert min(rank.column("collectives", since=1)) > 0
-    assert min(ranks[0].column("blocked_us", since=1)) > 0.8 * DELAY_US
-    assert min(ranks[1].column("blocked_us", since=1)) < 0.3 * DELAY_US
+    assert median(ranks[0].column("blocked_us", since=1)) > 0.8 * DELAY_US
+    assert median(ranks[1].column("blocked_us", since=1)) < 0.3 * DELAY_US
     own = {n: median(r.column("backward_us", since=1)) for n, r in ranks.items()}
     assert own[1] - own[0] > 0.7 * DELAY_US
 
@@ -100,17 +101,20 @@ import starprof
 for step in range(6):
     model(torch.randn(4, 50)).sum().backward()
     optimizer.step()
+    if step == 2:
+        dist.barrier()
     if step == 3:
         if rank == 0:
             torch.save(model.state_dict(), "model.pt")
             with starprof.span("checkpoint"):
-                time.sleep(0.1)
+                time.sleep(0.5)
         dist.barrier()
 done()
 """,
         2,
     ).ranks
-    assert ranks[0].steps[4]["checkpoint_us"] > DELAY_US
+    # The barrier a step earlier has taken up how much later than rank 0 the other came out of its first steps.
+    assert ranks[0].steps[4]["checkpoint_us"] > SAVE_US
     assert ranks[1].steps[4]["checkpoint_us"] == 0
-    assert ranks[1].steps[4]["blocked_us"] > 0.8 * DELAY_US
-    assert ranks[0].steps[4]["blocked_us"] < 0.3 * DELAY_US
+    assert ranks[1].steps[4]["blocked_us"] > 0.6 * SAVE_US
+    assert ranks[0].steps[4]["blocked_us"] < 0.3 * SAVE_US
