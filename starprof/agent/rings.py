@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from starprof.agent.buffer import RowBuffer
+from starprof.agent.placement import placed
 from starprof.collectors.base import NodeContext
 from starprof.collectors.procfile import ProcFile, optional, read_once
 from starprof.collectors.procstat import parse_stat
@@ -141,7 +142,7 @@ class Rings:
         if described[0] != ring_.described:
             self._learn(ring_, described[1], mono_ns, rows)
         ring_.described = described[0]
-        frame = rank_frame(stem, *described)
+        frame = rank_frame(stem, described[0], placed(described[1], self._context.gpu_cards()))
         return [] if frame is None else [frame]
 
     def _learn(self, ring_: OpenRing, content: Mapping[str, Any], mono_ns: int, rows: RowBuffer) -> None:

@@ -8,7 +8,7 @@ from starprof.analysis.causes import ms
 from starprof.analysis.findings import Context
 from starprof.analysis.network import Location
 from starprof.analysis.slowness import Slowness
-from starprof.analysis.words import confidence, when
+from starprof.analysis.words import bit_rate, confidence, when
 from starprof.model import causes
 from starprof.model.verdict import Finding
 
@@ -116,11 +116,11 @@ def _link_words(place: Location) -> str:
         return ""
     words = f"round trip {ms(place.slow.rtt_us)} at a minimum of {ms(place.slow.min_rtt_us)}"
     if place.slow.bytes_per_s == place.slow.bytes_per_s:
-        words += f", delivering {place.slow.bytes_per_s * 8 / 1e6:.0f} Mbit/s"
+        words += f", delivering {bit_rate(place.slow.bytes_per_s)}"
     if place.fast is not None:
         words += f"; the others' {ms(place.fast.rtt_us)}"
         if place.fast.bytes_per_s == place.fast.bytes_per_s:
-            words += f" and {place.fast.bytes_per_s * 8 / 1e6:.0f} Mbit/s"
+            words += f" and {bit_rate(place.fast.bytes_per_s)}"
     elif place.slow.past_rtt_us == place.slow.past_rtt_us:
         words += f"; before it was {ms(place.slow.past_rtt_us)}"
     return words

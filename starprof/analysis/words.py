@@ -62,5 +62,11 @@ def confidence(slowness: Slowness, cause_share: float, named: bool) -> float:
     return round(min(0.99, shape * (cause_share if named else 1.0) * 0.99), 3)
 
 
+def bit_rate(bytes_per_s: float) -> str:
+    """A rate as networks count it: "83 Mbit/s", "42.6 Gbit/s"."""
+    mbit = bytes_per_s * 8 / 1e6
+    return f"{mbit:.0f} Mbit/s" if mbit < 1000 else f"{mbit / 1000:.1f} Gbit/s"
+
+
 def _mean(values: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> float:
     return float(np.nanmean(values)) if np.isfinite(values).any() else 0.0

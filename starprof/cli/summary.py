@@ -30,7 +30,10 @@ def summary(
     from starprof.store.query import load_run
 
     data = load_run(run)
-    show(data, diagnose(data), as_json=as_json)
+    verdict = diagnose(data)
+    show(data, verdict, as_json=as_json)
+    if verdict.steps is None:  # no samples are not a healthy run
+        raise typer.Exit(1)
 
 
 def show(data: RunData, verdict: Verdict, *, as_json: bool) -> None:

@@ -7,11 +7,12 @@ can't be read is None. A collector is used by one thread only and keeps its file
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from starprof.collectors.gpu_map import Card
 from starprof.collectors.procfile import TickFile
 from starprof.errors import StarprofError
 from starprof.model.schema import Table
@@ -41,6 +42,7 @@ class NodeContext:
         tree: pid -> rank for every process in a rank's tree (the rank itself and its descendants).
         own_pids: processes of starprof itself: never counted as foreign load.
         supervisor_pid: process that started job, agent and ingester; None when there is none.
+        gpu_cards: the physical GPUs that the GPU collector found; empty without one.
         shared: files that several collectors read, so that one tick reads them once (`procfile.shared`).
     """
 
@@ -51,6 +53,7 @@ class NodeContext:
     tree: Mapping[int, int] = field(default_factory=dict)
     own_pids: set[int] = field(default_factory=set)
     supervisor_pid: int | None = None
+    gpu_cards: Callable[[], Sequence[Card]] = tuple
     shared: dict[str, TickFile] = field(default_factory=dict)
 
 

@@ -92,6 +92,7 @@ class GpuCollector:
             self.close()
             raise Unavailable(f"NVML lists {count} GPUs and none of them can be read")
         self._listen(rows)
+        context.gpu_cards = self.cards
 
     def sample(self, mono_ns: int, rows: Rows) -> None:
         """Append one row per GPU and MIG instance, and the events since the last tick."""

@@ -139,7 +139,7 @@ class ArrivalTracker:
         recorder = self._recorder
         if not recorder.depth:
             return
-        waits = synced()
+        waits = synced is not never_synced and synced()
         recorder.arrival_ns = recorder.machine.arrive(waits)
         self._fired = True
         self._synced = waits
@@ -178,6 +178,8 @@ class ArrivalTracker:
         self._last[order[-1]] = None
         while len(self._last) > MAX_LAST:
             del self._last[next(iter(self._last))]
+        if self._parameters[order[0]][1] is never_synced:
+            return  # no bucket is filled
         size = 0
         for key in order:
             parameter = self._parameters[key][0]()

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 _DEPTH = 3
+_SEQUENCES = (list, tuple)
 
 
 def batch_size(batch: Any) -> tuple[int | None, int | None]:
@@ -16,7 +17,9 @@ def batch_size(batch: Any) -> tuple[int | None, int | None]:
     Samples are the first dimension of the first tensor found. Tokens are counted where that tensor, or the
     field `input_ids`, is a matrix of integers (batch x sequence, padding included). None where not known.
     """
-    tensor = _first_tensor(batch, _DEPTH)
+    tensor = batch[0] if type(batch) in _SEQUENCES and batch else batch  # most are like this
+    if not isinstance(tensor, Tensor):
+        tensor = _first_tensor(batch, _DEPTH)
     shape = () if tensor is None else tensor.shape
     if tensor is None or not shape:
         return None, None

@@ -142,6 +142,11 @@ def _gpu() -> tuple[str, str | None, str | None]:
     return f"cuda:{index}", None if uuid is None else f"GPU-{uuid}", bus
 
 
+def _device_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What chooses and numbers the devices of this process, for the agent, which sees all GPUs of the node."""
+    return {name: environ[name] for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER") if name in environ}
+
+
 def describe(framework: str, roles: Mapping[str, int], detail: Mapping[str, Any]) -> dict[str, Any]:
     """The row of table `rank` as far as it is known now."""
     grouped = in_process_group()
@@ -162,5 +167,5 @@ def describe(framework: str, roles: Mapping[str, int], detail: Mapping[str, Any]
         "framework": framework,
         "backend": dist.get_backend() if grouped else None,
         "torch_version": str(torch.__version__),
-        "detail": dict(detail),
+        "detail": {**detail, **(_device_variables() if device != "cpu" else {})},
     }

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import repeat
+from operator import floordiv
 
 from starprof.model.schema import STEP_SPANS
 
@@ -28,6 +30,8 @@ PHASES = len(STEP_SPANS)
     UNACCOUNTED,
 ) = range(PHASES)
 """Phase numbers: the places of their columns in `STEP_SPANS`."""
+
+_THOUSAND = repeat(1000)
 
 _ALWAYS = {GC, BLOCKED}
 _TAKES_OVER: dict[int, set[int]] = {
@@ -130,6 +134,6 @@ def spans_us(duration_ns: int, spent_ns: list[int]) -> tuple[int, list[int]]:
     Each span is rounded down, and what that loses is unaccounted.
     """
     duration = duration_ns // 1000
-    spans = [ns // 1000 for ns in spent_ns]
+    spans = list(map(floordiv, spent_ns, _THOUSAND))
     spans[UNACCOUNTED] += duration - sum(spans)
     return duration, spans

@@ -209,7 +209,7 @@ class Recorder:
             self.samples,
             self.tokens,
             *_NOT_ON_CPU,
-            guard.own_ns + self._boundary_ns if guard.sampling else INT_NULL,
+            guard.own_ns + self._boundary_ns if guard.special else INT_NULL,
         ]
         if self.gpu is None:
             if self.ring is not None:
@@ -224,7 +224,7 @@ class Recorder:
         guard.failed = ""
         if spans[EVAL] or spans[CHECKPOINT] or spans[COMPILE]:
             self._step_events(number, spans)
-        if number >= self.attend_at or guard.sampling:
+        if number >= self.attend_at or guard.special:
             self._attend(now, number)
 
     def attend(self) -> None:

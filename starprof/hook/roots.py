@@ -13,6 +13,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable, Iterable
+from functools import partial
 from threading import get_ident
 from typing import Any
 
@@ -32,18 +33,23 @@ UNSEEN_STEPS = 2
 DESCEND_LIMIT = 3
 
 
-class RootCall:
-    """Stands in the `_compiled_call_impl` of a root; copies and pickles as None, which is torch's default."""
+class RootCall(partial[Any]):
+    """Stands in the `_compiled_call_impl` of a root; copies and pickles as None, which is torch's default.
 
-    __slots__ = ("_call", "inner")
+    Calling it calls the root's forward, timed; as a `partial` it does so without a frame of its own.
 
-    def __init__(self, call: Callable[..., Any], inner: Callable[..., Any] | None) -> None:
-        self._call = call
+    Attributes:
+        inner: what stood in its place.
+    """
+
+    inner: Callable[..., Any] | None
+
+    @classmethod
+    def of(cls, call: Callable[..., Any], inner: Callable[..., Any] | None) -> RootCall:
+        """Make one."""
+        self = cls(call)
         self.inner = inner
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the root's forward, timed."""
-        return self._call(*args, **kwargs)
+        return self
 
     def __deepcopy__(self, _memo: Any) -> None:
         return None
@@ -56,14 +62,18 @@ class RootCall:
 
 
 class Roots:
-    """The root modules known so far."""
+    """The root modules known so far.
+
+    Attributes:
+        evaluating: a root is in eval mode, and nothing has shown that it is trained all the same.
+    """
 
     def __init__(self, recorder: Recorder, guard: Guard) -> None:
         self._recorder = recorder
         self._guard = guard
         self._roots: dict[int, weakref.ref[Module]] = {}
         self._modes: set[int] = set()
-        self._evaluating = False
+        self.evaluating = False
         self._seen = False
         self._unseen_steps = 0
         self._descents = 0
@@ -88,7 +98,7 @@ class Roots:
                 self._modes.add(id(module._modules[wrapped]))
         call = self._guard.around(_caller(weakref.ref(module), inner), self._enter, self._leave)
         # Not setattr: wrappers such as torch.compile's pass attributes on to the module inside.
-        module.__dict__[SLOT] = RootCall(call, inner)
+        module.__dict__[SLOT] = RootCall.of(call, inner)
 
     def drop(self, module: Module) -> None:
         """This module is inside another root now."""
@@ -129,7 +139,7 @@ class Roots:
         if get_ident() != recorder.owner and not recorder.counts():
             return None
         training = is_grad_enabled()
-        if training and self._evaluating:
+        if training and self.evaluating:
             # Training in eval mode: the interval was no evaluation.
             self.evaluate(begins=False)
         self._seen = True
@@ -157,7 +167,7 @@ class Roots:
     def evaluate(self, *, begins: bool) -> None:
         """Begin or end an interval in which what is unaccounted is evaluation."""
         machine = self._recorder.machine
-        self._evaluating = begins
+        self.evaluating = begins
         if begins and machine.current == UNACCOUNTED:
             machine.enter(EVAL)
         elif not begins and machine.current == EVAL:

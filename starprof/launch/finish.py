@@ -74,6 +74,12 @@ class Finish:
         ranks, steps = folded.ranks, folded.steps
         name = _shown(self._plan.path)
         say(f"wrote {name} ({ranks} rank{'s' * (ranks != 1)}, {steps} step{'s' * (steps != 1)})")
+        limit = self._plan.max_size_bytes
+        if limit is not None and folded.bytes > limit:
+            say(
+                f"{name} has {folded.bytes / 1024**2:.3g}M, more than the {limit / 1024**2:.3g}M of --max-size: "
+                "step records and the samples around slow steps are kept whatever they take"
+            )
         if steps:
             say(f"now: starprof summary {name}")
         else:

@@ -83,10 +83,11 @@ class IngestRunner:
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """Outcome of the last run: ranks and steps in the file, files left in the spool, "" or why it failed."""
+    """Outcome of the last run: ranks, steps and bytes of the file, files left in the spool, "" or why it failed."""
 
     ranks: int = 0
     steps: int = 0
+    bytes: int = 0
     left: int = 0
     error: str = ""
 

@@ -3,7 +3,8 @@
     python -m starprof.launch.lastfold SPOOL RUN [--max-size BYTES]
 
 It imports what it needs (the slow part), waits for `go` on its standard input, folds everything in, and prints one
-JSON object: {"ranks": ..., "steps": ..., "left": files of the spool that are not done with}, or {"error": why not}.
+JSON object: {"ranks": ..., "steps": ..., "bytes": size of the run file, "left": files of the spool that are not done
+with}, or {"error": why not}.
 Closing its input without `go`, as the recorder's death does, ends it with nothing done.
 """
 
@@ -40,7 +41,8 @@ def main(argv: list[str]) -> int:
     except StarprofError as error:
         sys.stdout.write(json.dumps({"error": str(error)}))
         return error.exit_code
-    sys.stdout.write(json.dumps({**counts, "left": len(report.left) + len(report.damaged)}))
+    left = len(report.left) + len(report.damaged)
+    sys.stdout.write(json.dumps({**counts, "bytes": chosen.run.stat().st_size, "left": left}))
     return 0
 
 

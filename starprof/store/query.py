@@ -23,6 +23,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from starprof.errors import NoDataError, RunFileError, SpoolError
+from starprof.model.columns import Kind, Table
 from starprof.model.rundata import RankInfo, RunData, Steps
 from starprof.model.schema import BY_NAME, TABLES
 from starprof.model.tables.job import STEP
@@ -228,7 +229,7 @@ def _samples(run: RunFile) -> dict[str, pd.DataFrame]:
     frames = {}
     for table in TABLES:
         if table.name in DICTIONARIES:
-            frames[table.name] = _frame(run, table.name)
+            frames[table.name] = _latest(_frame(run, table.name), table)
         if not table.sampled:
             continue
         frames[table.name] = _frame(run, table.name, _thinned(run, table.name) if table.name in there else "")
@@ -236,6 +237,12 @@ def _samples(run: RunFile) -> dict[str, pd.DataFrame]:
         if rolled_up in there:
             frames[rolled_up] = _as_frame(run.arrays(f"SELECT * FROM {rolled_up}"))
     return frames
+
+
+def _latest(names: pd.DataFrame, table: Table) -> pd.DataFrame:
+    """The valid row of every key: a device is named again when something changes, or by a restarted agent."""
+    keys = [column.name for column in table.columns if column.kind is Kind.KEY]
+    return names.drop_duplicates(keys, keep="last", ignore_index=True)
 
 
 def _thinned(run: RunFile, table: str) -> str:

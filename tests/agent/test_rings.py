@@ -1,5 +1,6 @@
 """Which process a ring belongs to, and what is drained when writing fails."""
 
+import json
 import os
 import subprocess
 import time
@@ -9,6 +10,7 @@ import pytest
 from starprof.agent.buffer import RowBuffer
 from starprof.agent.rings import Rings
 from starprof.collectors.base import NodeContext
+from starprof.collectors.gpu_map import Card
 from starprof.model.schema import BY_CODE, BY_NAME, INT_NULL, row
 from starprof.spool.ringwriter import RingWriter
 
@@ -144,3 +146,27 @@ def test_a_successor_goes_on_where_the_agent_before_stopped(tmp_path, rings, con
 
     assert steps(drained(successor)) == [(5, 1)]
     successor.close()
+
+
+CARDS = [Card(f"GPU-{i}0000000-aaaa-bbbb-cccc-00000000000{i}", f"00000000:0{i}:00.0", "Invented GPU") for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("said", "uuid", "reason"),
+    [
+        # CUDA_VISIBLE_DEVICES=3,1 makes physical GPU 1 the process's second device.
+        ({"device": "cuda:1", "detail": {"CUDA_VISIBLE_DEVICES": "3,1"}}, CARDS[1].uuid, None),
+        ({"device": "cuda:2", "detail": {}}, CARDS[2].uuid, None),
+        ({"device": "cuda:0", "gpu_uuid": CARDS[3].uuid, "detail": {"CUDA_VISIBLE_DEVICES": "3"}}, CARDS[3].uuid, None),
+        ({"device": "cuda:1", "detail": {"CUDA_VISIBLE_DEVICES": "2"}}, None, "device 1 is not visible"),
+        ({"device": "cpu", "detail": {}}, None, None),
+    ],
+)
+def test_a_ranks_gpu_is_completed_from_what_the_driver_lists(tmp_path, rings, context, said, uuid, reason):
+    context.gpu_cards = lambda: CARDS
+    ring_of(tmp_path, os.getpid(), **said)
+    (cells,) = next(frame for frame in drained(rings) if frame.table.name == "rank").json_rows()
+    told = dict(zip(BY_NAME["rank"].names, cells, strict=True))
+    assert told["gpu_uuid"] == uuid
+    assert (reason or "") in str(json.loads(told["detail"] or "{}").get("gpu_unknown", ""))
+    assert ("gpu_unknown" in (told["detail"] or "")) == (reason is not None)

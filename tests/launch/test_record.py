@@ -193,3 +193,18 @@ def test_recorder_stays_small(launch):
     maps = Path(f"/proc/{recording.pid}/maps").read_text()
     assert not re.search(r"duckdb|pyarrow|numpy|pandas|torch|libssl|libcrypto", maps)
     recording.end()
+
+
+def test_a_file_that_its_step_records_alone_make_too_large_is_told(launch):
+    code, _, said = launch("-o", "run", "--max-size", "4K", "--", "true").end()
+    assert code == 0
+    assert "more than the 0.00391M of --max-size" in said
+
+
+def test_a_run_without_steps_is_no_healthy_run(launch, tmp_path):
+    launch("-o", "run", "--", "true").end()
+    summary = subprocess.run(
+        [sys.executable, "-m", "starprof", "summary", "run.starprof"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert summary.returncode == 1
+    assert "no step" in summary.stdout.lower()

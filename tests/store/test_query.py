@@ -258,3 +258,11 @@ def test_a_run_on_a_read_only_disk_is_read_as_it_is(tmp_path: Path) -> None:
         assert "Read-only file system" in run.info["note"]
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_the_last_row_that_names_a_device_is_valid(spool: Spool, run_file: Path) -> None:
+    named = [{"node": 0, "nic": 5, "name": "eth0", "master": m} for m in (None, "bond0")]
+    send(spool, rows_frame("nic", 0, {"node": 0, "nic": 4, "name": "lo"}, *named))
+    fold(spool, run_file)
+    nic = load_run(run_file).samples["nic"]
+    assert nic[["nic", "master"]].values.tolist() == [[4, None], [5, "bond0"]]

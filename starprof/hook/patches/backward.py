@@ -28,7 +28,8 @@ def install(hook: Hook) -> None:
                 return None
             # The group may have been made in one thread and the loop run in another.
             recorder.owner = me
-        roots.evaluate(begins=False)
+        if roots.evaluating:
+            roots.evaluate(begins=False)
         token = recorder.machine.enter(BACKWARD)
         if not recorder.started:
             recorder.begin_step_again()
