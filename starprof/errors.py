@@ -5,6 +5,7 @@
     ├── RunFileError         a run file can't be opened, is locked, or is not ours
     ├── SpoolError           a spool can't be written or read (full disk, no permission)
     ├── NoDataError          the run holds nothing that could answer the question
+    ├── InputError           a file to import is empty, damaged, or of no known format
     └── TransportError       nodes could not talk to each other, or failed to prove who they are
 
 `starprof.cli.main` turns each into one line on stderr and the exit code; nothing else does.
@@ -33,6 +34,10 @@ class SpoolError(StarprofError):
 
 class NoDataError(StarprofError):
     """A run was readable but holds nothing that could answer the question."""
+
+
+class InputError(StarprofError):
+    """A file to import is empty, damaged, too large for its format, or of no known format."""
 
 
 class TransportError(StarprofError):

@@ -12,6 +12,7 @@ from starprof.analysis.comparison import Comparison
 from starprof.analysis.cost import Reduction, replay, solo_us
 from starprof.analysis.counters import Counters
 from starprof.analysis.findings import Context
+from starprof.analysis.judges import JUDGES
 from starprof.analysis.links import Windows
 from starprof.analysis.network import locate
 from starprof.analysis.network_findings import network_finding
@@ -43,7 +44,6 @@ def diagnose(run: RunData, settings: Settings = DEFAULT) -> Verdict:
     Returns:
         The verdict; `inconclusive` with a reason when the records can't answer the question.
     """
-    own = own_time(run, settings)
     empty = Verdict(
         run=str(run.info.get("name") or run.info.get("file") or ""),
         ranks=len(run.ranks),
@@ -53,6 +53,11 @@ def diagnose(run: RunData, settings: Settings = DEFAULT) -> Verdict:
         not_collected=not_collected(run),
         overhead=overhead(run),
     )
+    for judge in JUDGES:
+        verdict = judge(run, settings, empty)
+        if verdict is not None:
+            return verdict
+    own = own_time(run, settings)
     if own is None:
         who = rank_names(tuple(i.rank for i in run.ranks)) if run.ranks else "any rank"
         return replace(empty, reason=f"No step records from {who}: was the hook active, and did an optimizer step?")

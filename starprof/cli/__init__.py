@@ -14,12 +14,20 @@ from collections.abc import Sequence
 import typer
 
 from starprof import __version__
-from starprof.cli import demo, merge, record, report, sql, summary
+from starprof.cli import analyze, demo, merge, record, report, sql, summary
 from starprof.errors import StarprofError
 
 EXIT_INTERRUPTED = 130
 
-VERBS = (record.register, summary.register, report.register, sql.register, merge.register, demo.register)
+VERBS = (
+    record.register,
+    summary.register,
+    report.register,
+    analyze.register,
+    sql.register,
+    merge.register,
+    demo.register,
+)
 """One line a verb, in the order of `--help`."""
 
 

@@ -65,6 +65,9 @@ class RunData:
         ranks: in rank order; row i of every matrix belongs to ranks[i].
         samples: per sampled table (and its dictionary tables `nic`, `tcp`, `cgroup`, `process`, `gpu`, `disk`) a
             frame with the table's columns; counters are still cumulative. Missing table: empty frame.
+        operations: table `operation`, rows of this attempt; None unless the run was imported from an op trace.
+        collectives: table `collective`, likewise.
+        link_tests: table `link_test`.
         clock_offset_ns: per node (offset to node 0, error bound); a node without an entry is not calibrated.
     """
 
@@ -77,4 +80,7 @@ class RunData:
     gaps: pd.DataFrame
     unavailable: pd.DataFrame
     nodes: pd.DataFrame
+    operations: pd.DataFrame | None = None
+    collectives: pd.DataFrame | None = None
+    link_tests: pd.DataFrame | None = None
     clock_offset_ns: Mapping[int, tuple[int, int]] = field(default_factory=dict)

@@ -28,8 +28,9 @@ from starprof.model.tables.host import (
 )
 from starprof.model.tables.job import ATTEMPT, CLOCK, EVENT, GAP, NODE, RANK, RUN, STEP, UNAVAILABLE
 from starprof.model.tables.network import NIC, NIC_SAMPLE, TCP, TCP_SAMPLE
+from starprof.model.tables.trace import COLLECTIVE, LINK_TEST, OPERATION
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 TABLES: tuple[Table, ...] = (
     RUN,
@@ -58,6 +59,9 @@ TABLES: tuple[Table, ...] = (
     NUMA_SAMPLE,
     GPU_SAMPLE,
     GPU,
+    OPERATION,
+    COLLECTIVE,
+    LINK_TEST,
 )
 
 BY_NAME = {t.name: t for t in TABLES}

@@ -1,8 +1,8 @@
 """Steps that bring an older run file to the current schema, one for each version.
 
 Version 0 is the layout from before the first release: step records had neither the user's named spans nor the
-hook's own time. Migrations run only when a file is opened for writing; a reader of an old file sees NULL in
-the columns that it lacks.
+hook's own time; version 1 had no imported runs. Migrations run only when a file is opened for writing; a reader of
+an old file sees NULL in the columns that it lacks.
 """
 
 from __future__ import annotations
@@ -15,6 +15,16 @@ MIGRATIONS: dict[int, tuple[str, ...]] = {
     0: (
         "ALTER TABLE step ADD COLUMN user_us BIGINT",
         "ALTER TABLE step ADD COLUMN hook_ns BIGINT",
+    ),
+    1: (
+        "ALTER TABLE run ADD COLUMN source_format VARCHAR",
+        "ALTER TABLE run ADD COLUMN timing VARCHAR",
+        "CREATE TABLE operation (attempt BIGINT, rank BIGINT, step BIGINT, name VARCHAR, start_us DOUBLE, "
+        "dur_us DOUBLE, micro_batch BIGINT, chunk BIGINT, sequence BIGINT)",
+        "CREATE TABLE collective (attempt BIGINT, rank BIGINT, group_name VARCHAR, sequence BIGINT, name VARCHAR, "
+        "step BIGINT, start_us DOUBLE, dur_us DOUBLE, min_dur_us DOUBLE, calls BIGINT, bytes BIGINT, state VARCHAR, "
+        "ranks VARCHAR)",
+        "CREATE TABLE link_test (first VARCHAR, second VARCHAR, bytes_per_s DOUBLE, kind VARCHAR)",
     ),
 }
 """Schema version -> the DDL that leads to the next one."""

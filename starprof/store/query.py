@@ -65,7 +65,7 @@ def load_run(path: Path, attempt: int | None = None) -> RunData:
             raise NoDataError(f"{path} has no attempt {attempt}: there are {', '.join(map(str, attempts)) or 'none'}")
         ranks = _ranks(run, chosen)
         names = [c.name for c in BY_NAME["run"].columns]
-        rows = run.query("SELECT * FROM run") or [(None,) * len(names)]
+        rows = run.query(f"SELECT {run.select_list(BY_NAME['run'])} FROM run") or [(None,) * len(names)]
         return RunData(
             info={**dict(zip(names, rows[0], strict=True)), "file": str(path), "attempts": tuple(attempts)}
             | {"note": reading.note},
@@ -77,6 +77,9 @@ def load_run(path: Path, attempt: int | None = None) -> RunData:
             gaps=_frame(run, "gap"),
             unavailable=_frame(run, "unavailable"),
             nodes=_frame(run, "node"),
+            operations=_imported(run, "operation", f"WHERE attempt = {chosen}"),
+            collectives=_imported(run, "collective", f"WHERE attempt = {chosen}"),
+            link_tests=_imported(run, "link_test"),
             clock_offset_ns=_clock_offsets(run),
         )
 
@@ -264,6 +267,12 @@ def _frame(run: RunFile, table: str, clause: str = "") -> pd.DataFrame:
     if table not in run.tables():
         return _as_frame(run.arrays(f"SELECT {columns} LIMIT 0"))
     return _as_frame(run.arrays(f"SELECT {columns} FROM {table} {clause}"))
+
+
+def _imported(run: RunFile, table: str, clause: str = "") -> pd.DataFrame | None:
+    """A table that only imported runs have rows of."""
+    frame = _frame(run, table, clause)
+    return frame if len(frame) else None
 
 
 def _as_frame(columns: Mapping[str, Any]) -> pd.DataFrame:

@@ -32,6 +32,8 @@ def save_run(run: RunData, path: Path) -> None:
     if path.exists():
         raise RunFileError(f"{path} exists: choose another name, or remove it first")
     frames = {"event": run.events, "gap": run.gaps, "unavailable": run.unavailable, "node": run.nodes, **run.samples}
+    imported = {"operation": run.operations, "collective": run.collectives, "link_test": run.link_tests}
+    frames |= {name: frame for name, frame in imported.items() if frame is not None}
     with RunFile.open(path) as file, file.transaction():
         file.append(RUN.name, arrow_rows(RUN.name, [[_plain(run.info.get(name)) for name in RUN.names]]))
         file.append(RANK.name, arrow_rows(RANK.name, [_rank_row(run, rank) for rank in run.ranks]))

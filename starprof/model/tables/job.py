@@ -32,6 +32,13 @@ RUN = Table(
             "wall clock at the end, NULL while running or after a crash of the recorder",
         ),
         fact("exit_code", "exit code of the job"),
+        text("source_format", "format of the files that an imported run came from, NULL when starprof recorded it"),
+        text(
+            "timing",
+            "what the step records of an imported run are: `own` each rank's own time, waiting left out; `wall` each "
+            "rank's whole step, waiting included and not told apart; `job` one series for the whole job; NULL as "
+            "recorded by the hook",
+        ),
     ),
 )
 

@@ -1,0 +1,144 @@
+"""The contract of an importer, and the builder that all of them end in.
+
+An importer turns sources into `RunData`. It states facts: microseconds, bytes and counts as the source has them, NaN
+or None where it has none, and a line in `unavailable` for each thing that the source can't tell and the verdict would
+need. It never judges, and never guesses without saying so. It streams, holds arrays rather than objects, and raises
+`InputError` (one line that says what is wrong and what to do) for whatever it can't make sense of; nothing else may
+escape from it, whatever the bytes are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from starprof.errors import InputError
+from starprof.importers.source import Source
+from starprof.model.columns import Table
+from starprof.model.rundata import RankInfo, RunData, Steps
+from starprof.model.tables.job import EVENT, GAP, NODE, STEP, UNAVAILABLE
+
+OWN, WALL, JOB = "own", "wall", "job"
+"""What the step records are: see column `timing` of table `run`."""
+
+STEP_COLUMNS = tuple(n for n in STEP.names if n not in {"attempt", "rank", "step", "start_mono_ns"})
+
+
+class Importer(Protocol):
+    """One format; a module with these functions is one.
+
+    Attributes:
+        NAME: short name, for `--format` and for what is shown.
+    """
+
+    NAME: str
+
+    def recognises(self, source: Source) -> bool:
+        """Whether the source is of this format, from `source.head` (and its name, if the content leaves doubt)."""
+        ...
+
+    def read(self, sources: Sequence[Source]) -> RunData:
+        """Read all sources of one run together: one a rank, or whatever the format uses.
+
+        Raises:
+            InputError: they can't be understood, or don't belong together.
+        """
+        ...
+
+
+def run_of(
+    source_format: str,
+    sources: Sequence[Source],
+    *,
+    ranks: Sequence[RankInfo] = (),
+    steps: Sequence[int] | NDArray[np.int64] = (),
+    columns: Mapping[str, NDArray[np.float64]] | None = None,
+    start_ns: NDArray[np.int64] | None = None,
+    timing: str | None = None,
+    unavailable: Sequence[tuple[str, str]] = (),
+    samples: Mapping[str, pd.DataFrame] | None = None,
+    events: pd.DataFrame | None = None,
+    nodes: pd.DataFrame | None = None,
+    operations: pd.DataFrame | None = None,
+    collectives: pd.DataFrame | None = None,
+    link_tests: pd.DataFrame | None = None,
+) -> RunData:
+    """A run of what an importer found.
+
+    Args:
+        source_format: the importer's NAME.
+        sources: what was read.
+        ranks: in rank order.
+        steps: step numbers, shape (S,), rising.
+        columns: columns of table `step`, shape (R, S), NaN = not told.
+        start_ns: start of each step, shape (R, S), 0 = no record; made up from the durations when not told.
+        timing: OWN, WALL or JOB; None when the columns separate waiting from work as the hook does.
+        unavailable: (what, why) of each thing that the source can't tell.
+        samples: frames by table, with the columns of the schema.
+        events: table `event`.
+        nodes: table `node`.
+        operations: table `operation`.
+        collectives: table `collective`.
+        link_tests: table `link_test`.
+
+    Raises:
+        InputError: ranks or steps come twice, or a time is negative.
+    """
+    numbers = [r.rank for r in ranks]
+    if len(set(numbers)) < len(numbers):
+        twice = sorted({n for n in numbers if numbers.count(n) > 1})
+        raise InputError(f"{sources[0].name}: rank {twice[0]} comes twice; name the files of one run only")
+    matrix = {name: np.asarray(values, np.float64) for name, values in (columns or {}).items()}
+    for name, values in matrix.items():
+        if np.nanmin(values, initial=0.0) < 0:
+            raise InputError(f"{sources[0].name}: negative times or counts ({name})")
+    made = _starts(matrix.get("dur_us"), (len(ranks), len(steps))) if start_ns is None else start_ns
+    empty = {t.name: empty_frame(t) for t in (EVENT, GAP, NODE)}
+    missing = pd.DataFrame([[None, what, why] for what, why in unavailable], columns=list(UNAVAILABLE.names))
+    name = sources[0].name.rpartition("/")[2] if len(sources) == 1 else common_name(sources)
+    return RunData(
+        info={
+            "name": name,
+            "file": name,
+            "attempts": (0,),
+            "source_format": source_format,
+            "timing": timing,
+            "note": "",
+        },
+        attempt=0,
+        ranks=tuple(ranks),
+        steps=Steps(np.asarray(steps, np.int64), matrix, made),
+        samples=dict(samples or {}),
+        events=empty["event"] if events is None else events,
+        gaps=empty["gap"],
+        unavailable=missing,
+        nodes=empty["node"] if nodes is None else nodes,
+        operations=operations,
+        collectives=collectives,
+        link_tests=link_tests,
+        clock_offset_ns={},
+    )
+
+
+def empty_frame(table: Table) -> pd.DataFrame:
+    """A frame with a table's columns and no row."""
+    return pd.DataFrame(columns=list(table.names))
+
+
+def common_name(sources: Sequence[Source]) -> str:
+    """Folder or archive that all sources share, else the first one's name."""
+    parents = {s.name.rpartition("!")[0] or s.name.rpartition("/")[0] for s in sources}
+    return (parents.pop() if len(parents) == 1 else sources[0].name).rstrip("/").rpartition("/")[2] or sources[0].base
+
+
+def _starts(durations_us: NDArray[np.float64] | None, shape: tuple[int, int]) -> NDArray[np.int64]:
+    """Steps one after the other, from 1 ns on; 0 where there is no record."""
+    if durations_us is None or 0 in shape:
+        return np.zeros(shape, np.int64)
+    lasting = np.nan_to_num(durations_us)
+    begins = 1 + np.rint((np.cumsum(lasting, axis=1) - lasting) * 1000).astype(np.int64)
+    return np.where(np.isnan(durations_us), 0, begins)

@@ -1,0 +1,18 @@
+"""The formats that can be read, most telling first: adding one is a module and one line here."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import cast
+
+from starprof.importers.base import Importer
+
+MODULES: tuple[str, ...] = ()
+"""Modules of this package. The order decides where a folder holds several formats, and where a file fits several."""
+
+
+def importers() -> Iterator[Importer]:
+    """All importers, in order."""
+    for name in MODULES:
+        yield cast("Importer", importlib.import_module(f"starprof.importers.{name}"))
