@@ -1,7 +1,9 @@
 # make demo   set up and run the demo            make check  linters, types, layers
 # make test   set up, check, run every test      make bench  every benchmark
+# make accuracy   how often the diagnosis is right, and how often it blames the wrong one
 #
-# Variables: PYTHON, VENV, CONSTRAINTS and TORCH_INDEX (see scripts/setup_venv.sh), DEMO_ARGS, TEST_ARGS.
+# Variables: PYTHON, VENV, CONSTRAINTS and TORCH_INDEX (see scripts/setup_venv.sh), DEMO_ARGS, TEST_ARGS,
+# ACCURACY_ARGS.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -9,11 +11,12 @@ CONSTRAINTS ?= constraints/cpu.txt
 TORCH_INDEX ?=
 DEMO_ARGS ?=
 TEST_ARGS ?=
+ACCURACY_ARGS ?=
 BIN := $(VENV)/bin
 SETUP := PYTHON=$(PYTHON) CONSTRAINTS=$(CONSTRAINTS) TORCH_INDEX=$(TORCH_INDEX) scripts/setup_venv.sh $(VENV)
 SETUP_INPUTS := pyproject.toml scripts/setup_venv.sh $(CONSTRAINTS)
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench accuracy clean
 
 demo: $(VENV)/.ready-demo
 	$(BIN)/starprof demo --out demo-out $(DEMO_ARGS)
@@ -29,6 +32,9 @@ check: $(VENV)/.ready-dev
 
 bench: $(VENV)/.ready-dev
 	@for f in benchmarks/*.py; do case $$f in */_*) continue;; esac; echo "== $$f"; $(BIN)/python $$f || exit 1; done
+
+accuracy: $(VENV)/.ready-dev
+	$(BIN)/python benchmarks/accuracy $(ACCURACY_ARGS)
 
 $(VENV)/.ready-demo: $(SETUP_INPUTS)
 	$(SETUP) demo

@@ -1,0 +1,186 @@
+"""How often the diagnosis is right, and how often it blames the wrong one, on labelled inputs.
+
+    python benchmarks/accuracy [--set public|reports|generated|recorded]... [--runs N] [--max-ranks N] [--json]
+
+Sets: `public`, traces that others have published and whose answer is known; `reports`, faults that people have
+reported, as small generated inputs; `generated`, random synthetic runs; `recorded`, real jobs with an injected fault
+(minutes; only when asked for). Beside the diagnosis stand simple rules that other tools use. Exit code 1 when a rank
+was wrongly blamed or an answer that is sure is wrong in `public`, `reports` or `recorded`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import generated
+import numpy as np
+import public
+import recorded
+import reported
+from rules import RULES, named_by
+from truth import Case, Outcome, judge
+
+from starprof.analysis import diagnose
+from starprof.errors import StarprofError
+
+EXACT = ("public", "reports", "recorded")
+"""Sets in which every answer must be right."""
+
+
+@dataclass
+class Tally:
+    """Counts of one set.
+
+    Attributes:
+        rules: per simple rule (runs, ranks rightly named, ranks to name, ranks named, runs with wrong blame).
+    """
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)
+    rules: dict[str, list[int]] = field(default_factory=lambda: {name: [0] * 5 for name in RULES})
+
+    def add(self, case: Case) -> None:
+        """Run one case."""
+        try:
+            run = case.load()
+            verdict = diagnose(run)
+        except FileNotFoundError:
+            self.absent.append(case.name)
+            return
+        except StarprofError as error:
+            none: frozenset[int] = frozenset()
+            self.outcomes.append(
+                Outcome(case.name, "error", none, none, case.truth.ranks, none, None, None, (str(error),))
+            )
+            return
+        self.outcomes.append(judge(case, verdict))
+        for name, rule in RULES.items():
+            named = named_by(rule, run)
+            if named is not None:
+                wrong = named - case.truth.ranks - case.truth.tolerated
+                found = (1, len(named & case.truth.ranks), len(case.truth.ranks), len(named), bool(wrong))
+                self.rules[name] = [a + int(b) for a, b in zip(self.rules[name], found, strict=True)]
+
+    def figures(self) -> dict[str, float | int | None]:
+        """The set's figures; None where nothing was judged."""
+        seen = self.outcomes
+        hit, wrong = sum(len(o.hit) for o in seen), sum(len(o.wrong) for o in seen)
+        causes = [o.cause_right for o in seen if o.cause_right is not None and o.hit]
+        onsets = [o.onset_error for o in seen if o.onset_error is not None]
+        return {
+            "cases": len(seen),
+            "right": _share(sum(not o.faults for o in seen), len(seen)),
+            "precision": _share(hit, hit + wrong),
+            "recall": _share(hit, hit + sum(len(o.missed) for o in seen)),
+            "wrong_blame": _share(sum(bool(o.wrong) for o in seen), len(seen)),
+            "cause": _share(sum(causes), len(causes)),
+            "onset_error_steps": float(np.median(onsets)) if onsets else None,
+            "abstained": _share(sum(o.abstained for o in seen), len(seen)),
+        }
+
+    def rule_figures(self) -> dict[str, dict[str, float | int | None]]:
+        """The same for the simple rules."""
+        return {
+            name: {
+                "cases": runs,
+                "precision": _share(hit, named),
+                "recall": _share(hit, truth),
+                "wrong_blame": _share(wrong, runs),
+            }
+            for name, (runs, hit, truth, named, wrong) in self.rules.items()
+            if runs
+        }
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def _cases(name: str, options: argparse.Namespace, folder: Path) -> Iterator[Case]:
+    if name == "public":
+        yield from public.cases()
+    elif name == "reports":
+        yield from reported.cases()
+    elif name == "recorded":
+        yield from recorded.cases(folder)
+    else:
+        yield from generated.cases(options.runs, options.max_ranks, options.first_seed)
+        yield from generated.nic_cases(max(1, options.runs // 20))
+
+
+def run_set(name: str, cases: Iterable[Case], *, verbose: bool) -> Tally:
+    """Run all cases of one set; faults are shown as they come."""
+    tally = Tally()
+    for case in cases:
+        before = len(tally.outcomes)
+        tally.add(case)
+        for outcome in tally.outcomes[before:]:
+            if outcome.faults or verbose:
+                print(f"{name}: {case.name}: {'; '.join(outcome.faults) or outcome.verdict}", file=sys.stderr)
+    for missing in tally.absent:
+        print(f"{name}: {missing}: not here, left out", file=sys.stderr)
+    return tally
+
+
+def _table(tallies: dict[str, Tally]) -> None:
+    columns = ("cases", "right", "precision", "recall", "wrong_blame", "cause", "onset_error_steps", "abstained")
+    print(f"{'':34}" + "".join(f"{c.replace('_', ' '):>18}" for c in columns))
+    for name, tally in tallies.items():
+        _row(name, tally.figures(), columns)
+        for rule, figures in tally.rule_figures().items():
+            _row(f"  rule: {rule}", figures, columns)
+
+
+def _row(name: str, figures: dict[str, float | int | None], columns: tuple[str, ...]) -> None:
+    cells = []
+    for column in columns:
+        value = figures.get(column)
+        text = (
+            ""
+            if value is None
+            else f"{value:.1%}"
+            if isinstance(value, float) and "steps" not in column
+            else f"{value:g}"
+        )
+        cells.append(f"{text:>18}")
+    print(f"{name:34}" + "".join(cells))
+
+
+def main() -> int:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--set", action="append", choices=["public", "reports", "generated", "recorded"])
+    parser.add_argument("--runs", type=int, default=300, help="generated runs")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--max-ranks", type=int, default=256)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--verbose", action="store_true", help="also show the right answers")
+    options = parser.parse_args()
+    began = time.process_time()
+    with tempfile.TemporaryDirectory() as folder:
+        tallies = {
+            name: run_set(name, _cases(name, options, Path(folder)), verbose=options.verbose)
+            for name in options.set or ("public", "reports", "generated")
+        }
+    if options.json:
+        answer = {
+            name: {"figures": t.figures(), "rules": t.rule_figures(), "outcomes": [asdict(o) for o in t.outcomes]}
+            for name, t in tallies.items()
+        }
+        print(json.dumps(answer, default=sorted, indent=1))
+    else:
+        _table(tallies)
+        print(f"CPU time {time.process_time() - began:.0f} s")
+    exact = [o for name, t in tallies.items() if name in EXACT for o in t.outcomes]
+    return 1 if any(o.faults for o in exact) or any(o.wrong for t in tallies.values() for o in t.outcomes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
