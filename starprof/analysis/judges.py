@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from starprof.analysis import job_series
 from starprof.analysis.settings import Settings
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Verdict
 
 Judge = Callable[[RunData, Settings, Verdict], Verdict | None]
 
-JUDGES: tuple[Judge, ...] = ()
+JUDGES: tuple[Judge, ...] = (job_series.judge,)

@@ -8,7 +8,7 @@ from typing import cast
 
 from starprof.importers.base import Importer
 
-MODULES: tuple[str, ...] = ()
+MODULES: tuple[str, ...] = ("mllog",)
 """Modules of this package. The order decides where a folder holds several formats, and where a file fits several."""
 
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+STEPS_PER_RECORD = "steps_per_record"
+"""Key in a rank's detail: how many steps a step record is the mean of, where a log has told means; 1 when absent."""
+
 
 @dataclass(frozen=True, slots=True)
 class RankInfo:
