@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from starprof.demo import job
 from starprof.demo.faults import Fault
 from starprof.demo.scenarios import true_cost_seconds
@@ -13,6 +15,7 @@ from starprof.demo.scenarios import true_cost_seconds
 FAULTY = Path(__file__).with_name("faulty.py")
 ONSET_TOLERANCE_STEPS = 3
 COST_TOLERANCE = 0.20
+WARM_UP_STEPS = 10
 
 
 HEALTHY = Fault("none", step=40)
@@ -52,6 +55,12 @@ class Outcome:
     def delay_seconds(self) -> float:
         """Sum of the injected delays."""
         return sum(seconds for _, seconds in self.delays)
+
+    @property
+    def noise_seconds(self) -> float:
+        """How much healthy steps differ (standard deviation, outliers bounded): other load on the machine shows here."""
+        healthy = np.asarray(self.step_seconds[WARM_UP_STEPS : self.onset])
+        return float(np.std(np.clip(healthy, None, 2 * np.median(healthy))))
 
     @property
     def lost_seconds(self) -> float:
