@@ -11,8 +11,11 @@ from starprof.importers.base import Importer
 MODULES: tuple[str, ...] = ("mllog",)
 """Modules of this package. The order decides where a folder holds several formats, and where a file fits several."""
 
+METRICS: tuple[str, ...] = ("nvidia_smi", "dmon", "prometheus")
+"""Modules whose runs hold samples and no steps: they are read beside one of the others, or alone."""
+
 
 def importers() -> Iterator[Importer]:
     """All importers, in order."""
-    for name in MODULES:
+    for name in (*MODULES, *METRICS):
         yield cast("Importer", importlib.import_module(f"starprof.importers.{name}"))
