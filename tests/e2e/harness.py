@@ -58,7 +58,7 @@ class Outcome:
 
     @property
     def noise_seconds(self) -> float:
-        """How much healthy steps differ (standard deviation, outliers bounded): other load on the machine shows here."""
+        """How much healthy steps differ (standard deviation, outliers bounded): other load shows here."""
         healthy = np.asarray(self.step_seconds[WARM_UP_STEPS : self.onset])
         return float(np.std(np.clip(healthy, None, 2 * np.median(healthy))))
 
