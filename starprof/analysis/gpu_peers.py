@@ -273,7 +273,7 @@ def _check(name: str, less: dict[str, bool], held: dict[str, bool], capped: bool
 
 
 def over_time(found: Gpus) -> list[Observation]:
-    """GPUs whose clock fell under load since the first half of their samples, and not because they draw all they may."""
+    """GPUs whose clock fell under load from the first half of their samples to the second, at less than full power."""
     result = []
     fell = 1.0 - found.late_clock_mhz / np.where(found.early_clock_mhz > 0, found.early_clock_mhz, np.nan)
     for gpu in np.flatnonzero(found.judged & (fell > CLOCK_FELL)):

@@ -1,118 +1,187 @@
-"""From what the user names to files: folders, globs and archives are opened up, within bounds."""
+"""From what the user names to files: folders, globs and archives are opened up, within bounds.
+
+Only plain files are opened: a pipe or a device could block or never end. Links are followed to files, and from what
+the user names; links to folders inside a folder are not, so that loops can't trap the search.
+"""
 
 from __future__ import annotations
 
-import glob
-import tarfile
+import os
+import shutil
+import stat
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
 from starprof.errors import InputError
+from starprof.importers import tarball
 from starprof.importers.source import MAX_BYTES, Source
 
 MAX_FILES = 100_000
 MAX_RATIO = 1000
 """An archive that grows by more than this is a bomb, not a trace (deflate reaches 1032)."""
+
 _COPY_BYTES = 1 << 20
+_ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz")
+_METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2}
+"""What a member of a zip may be packed with; LZMA would let the file choose how much memory it takes."""
 
 
 def collect(paths: Sequence[str], scratch: Path) -> list[Source]:
-    """All files behind the given paths, in a stable order.
+    """All files behind the given paths, in a stable order, each once.
 
     Args:
         paths: files, folders (searched to the bottom), globs, archives (tar, zip).
         scratch: an empty folder of ours for what archives hold; it must live as long as the sources.
 
     Raises:
-        InputError: a path matches nothing, an archive is damaged, or there is too much.
+        InputError: a path matches nothing or can't be read, an archive is damaged, or there is too much.
     """
     sources: list[Source] = []
+    seen: set[tuple[int, int]] = set()
     for path in paths:
-        for file in _files(path):
-            sources += _opened(file, scratch, len(sources))
+        for file, named in _files(path):
+            status = _status(file)
+            if status is None or (status.st_dev, status.st_ino) in seen:
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            sources += _opened(file, scratch, len(sources), named=named)
             if len(sources) > MAX_FILES:
                 raise InputError(f"more than {MAX_FILES} files: name the ones to analyze")
     return sources
 
 
-def _files(path: str) -> Iterator[Path]:
+def _files(path: str) -> Iterator[tuple[Path, bool]]:
+    """Plain files, and whether the user named the file itself."""
     given = Path(path)
-    if given.is_dir():
-        yield from sorted(p for p in given.rglob("*") if p.is_file() and not _hidden(p.relative_to(given)))
-    elif given.exists():
-        if not given.is_file():
-            raise InputError(f"{path} is neither a file nor a folder")
-        yield given
-    else:
-        found = sorted(Path(p) for p in glob.glob(path, recursive=True))  # noqa: PTH207 - the path may be absolute
-        if not found:
-            raise InputError(f"{path} does not exist")
-        for file in found:
-            yield from _files(str(file))
+    try:
+        if given.is_dir():
+            for file in _walk(given):
+                yield file, False
+        elif given.exists():
+            if not given.is_file():
+                raise InputError(f"{path} is neither a file nor a folder")
+            yield given, True
+        else:
+            yield from _matches(path)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise InputError(f"{path} can't be read: {reason}") from error
+
+
+def _matches(path: str) -> Iterator[tuple[Path, bool]]:
+    """What a pattern stands for; `**` does not follow links."""
+    given = Path(path)
+    pattern = str(given.relative_to(given.anchor)) if given.is_absolute() else path
+    if not any(sign in path for sign in "*?["):
+        raise InputError(f"{path} does not exist")
+    hidden = any(part.startswith(".") and part not in {".", ".."} for part in given.parts)
+    found = 0
+    for match in sorted(_few(Path(given.anchor or ".").glob(pattern), path)):
+        if not hidden and _hidden(match.relative_to(given.anchor) if given.is_absolute() else match):
+            continue
+        found += 1
+        if match.is_dir():
+            for file in _walk(match):
+                yield file, False
+        elif match.is_file():
+            yield match, True
+    if not found:
+        raise InputError(f"{path} matches nothing")
+
+
+def _few(found: Iterator[Path], path: str) -> list[Path]:
+    result: list[Path] = []
+    for match in found:
+        result.append(match)
+        if len(result) > MAX_FILES:
+            raise InputError(f"{path} matches more than {MAX_FILES} files: name the ones to analyze")
+    return result
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Plain files below a folder, in order, without hidden ones.
+
+    Raises:
+        InputError: there are too many, or the folder itself can't be listed.
+    """
+    if not os.access(folder, os.R_OK | os.X_OK):
+        raise InputError(f"{folder} can't be read: permission denied")
+    result: list[Path] = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        result += [Path(place) / name for name in names if not name.startswith(".")]
+        if len(result) > MAX_FILES:
+            raise InputError(f"{folder} holds more than {MAX_FILES} files: name the ones to analyze")
+    yield from (file for file in sorted(result) if file.is_file())
+
+
+def _status(file: Path) -> os.stat_result | None:
+    """None when it has vanished meanwhile, or is no plain file."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status if stat.S_ISREG(status.st_mode) else None
 
 
 def _hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+    return any(part.startswith(".") and part not in {".", ".."} for part in path.parts)
 
 
-def _opened(file: Path, scratch: Path, number: int) -> list[Source]:
-    if zipfile.is_zipfile(file):
-        return _unpacked(file, scratch, number, _zip_members(file))
-    if _is_tar(file):
-        return _unpacked(file, scratch, number, _tar_members(file))
-    return [Source(str(file), file)]
+def _opened(file: Path, scratch: Path, number: int, *, named: bool) -> list[Source]:
+    """The file, or what it holds: an archive that was named, or that says by its name what it is.
 
-
-def _is_tar(file: Path) -> bool:
+    Checkpoints and other files that happen to be zips lie in the same folders, and are not unpacked.
+    """
+    plain = [Source(str(file), file)]
+    if not named and not file.name.lower().endswith(_ARCHIVES):
+        return plain
     try:
-        return tarfile.is_tarfile(file)
-    except (OSError, EOFError, ValueError):
-        return False
+        if zipfile.is_zipfile(file):
+            return plain if _is_checkpoint(file) else _unpacked(file, scratch, number, _zip_members(file))
+        if tarball.is_tar(file):
+            return _unpacked(file, scratch, number, tarball.members(file))
+    except tarball.DAMAGE as error:
+        if isinstance(error, PermissionError):
+            return plain
+        raise InputError(f"{file} can't be unpacked: {str(error) or type(error).__name__}") from error
+    return plain
+
+
+def _is_checkpoint(file: Path) -> bool:
+    """A file of torch.save: a zip with one pickle and its tensors."""
+    with zipfile.ZipFile(file) as archive:
+        return any(name.rpartition("/")[2] == "data.pkl" for name in archive.namelist()[:8])
 
 
 def _unpacked(file: Path, scratch: Path, number: int, members: Iterator[tuple[str, IO[bytes]]]) -> list[Source]:
     """Copies of an archive's members, under names of ours."""
-    allowance = min(MAX_BYTES, max(file.stat().st_size, 1 << 20) * MAX_RATIO)
+    allowance = min(MAX_BYTES, max(file.stat().st_size, 1 << 20) * MAX_RATIO, shutil.disk_usage(scratch).free // 2)
     sources: list[Source] = []
-    try:
-        for name, stream in members:
-            target = scratch / f"{number + len(sources)}"
-            with target.open("wb") as copy:
-                while part := stream.read(_COPY_BYTES):
-                    allowance -= len(part)
-                    if allowance < 0:
-                        raise InputError(f"{file} unpacks to more than can be true of a trace")
-                    copy.write(part)
-            sources.append(Source(f"{file}!{name}", target))
-            if len(sources) > MAX_FILES:
-                raise InputError(f"{file} holds more than {MAX_FILES} files")
-    except (
-        tarfile.TarError,
-        zipfile.BadZipFile,
-        OSError,
-        EOFError,
-        RuntimeError,
-        ValueError,
-        NotImplementedError,
-    ) as e:
-        raise InputError(f"{file} can't be unpacked: {str(e) or type(e).__name__}") from e
+    for name, stream in members:
+        if _hidden(Path(name)):
+            continue
+        target = scratch / f"{number + len(sources)}"
+        with target.open("wb") as copy:
+            while part := stream.read(_COPY_BYTES):
+                allowance -= len(part)
+                if allowance < 0:
+                    raise InputError(f"{file} unpacks to more than can be true of a trace")
+                copy.write(part)
+        sources.append(Source(f"{file}!{name}", target))
+        if len(sources) > MAX_FILES:
+            raise InputError(f"{file} holds more than {MAX_FILES} files")
     return sources
 
 
 def _zip_members(file: Path) -> Iterator[tuple[str, IO[bytes]]]:
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
-            if not info.is_dir() and not _hidden(Path(info.filename)):
-                with archive.open(info) as stream:
-                    yield info.filename, stream
-
-
-def _tar_members(file: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    with tarfile.open(file) as archive:
-        for info in archive:
-            stream = archive.extractfile(info) if info.isfile() and not _hidden(Path(info.name)) else None
-            if stream is not None:
-                with stream:
-                    yield info.name, stream
+            if info.is_dir() or _hidden(Path(info.filename)):
+                continue
+            if info.compress_type not in _METHODS:
+                raise InputError(f"{file} is packed in a way that is not supported (method {info.compress_type})")
+            with archive.open(info) as stream:
+                yield info.filename, stream

@@ -8,7 +8,7 @@ from typing import cast
 
 from starprof.importers.base import Importer
 
-MODULES: tuple[str, ...] = ("mllog",)
+MODULES: tuple[str, ...] = ("mllog", "kineto", "flight_recorder", "training_log")
 """Modules of this package. The order decides where a folder holds several formats, and where a file fits several."""
 
 METRICS: tuple[str, ...] = ("nvidia_smi", "dmon", "prometheus")
@@ -17,5 +17,19 @@ METRICS: tuple[str, ...] = ("nvidia_smi", "dmon", "prometheus")
 
 def importers() -> Iterator[Importer]:
     """All importers, in order."""
-    for name in (*MODULES, *METRICS):
-        yield cast("Importer", importlib.import_module(f"starprof.importers.{name}"))
+    yield from steps_importers()
+    yield from metrics_importers()
+
+
+def steps_importers() -> Iterator[Importer]:
+    """Those whose runs hold step times, or tell who came last otherwise."""
+    yield from map(_module, MODULES)
+
+
+def metrics_importers() -> Iterator[Importer]:
+    """Those whose runs hold samples only."""
+    yield from map(_module, METRICS)
+
+
+def _module(name: str) -> Importer:
+    return cast("Importer", importlib.import_module(f"starprof.importers.{name}"))

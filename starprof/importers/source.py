@@ -43,6 +43,8 @@ class Source:
             InputError: the file can't be read at all.
         """
         parts, room = [], HEAD_BYTES
+        if self._says_empty():
+            return b""
         try:
             with self.open() as stream:
                 while room > 0 and (part := stream.read(min(room, 8192))):
@@ -52,6 +54,13 @@ class Source:
             if not parts:
                 raise
         return b"".join(parts)
+
+    def _says_empty(self) -> bool:
+        """Whether there is nothing to read; files of /proc say so too, and some of them would block."""
+        try:
+            return self.path.stat().st_size == 0
+        except OSError as error:
+            raise InputError(f"{self.name} can't be read: {_reason(error)}") from error
 
     @property
     def base(self) -> str:
@@ -70,7 +79,7 @@ class Source:
                 packed = raw.read(2) == _GZIP
                 raw.seek(0)
                 stream = gzip.GzipFile(fileobj=raw) if packed else raw
-                with io.BufferedReader(_Bounded(self, cast("BinaryIO", stream)), 1 << 18) as buffered:
+                with io.BufferedReader(_Bounded(self, cast("io.BufferedIOBase", stream)), 1 << 18) as buffered:
                     yield cast("BinaryIO", buffered)
         except (OSError, EOFError, zlib.error) as error:
             raise InputError(f"{self.name} can't be read: {_reason(error)}") from error
@@ -91,7 +100,7 @@ class Source:
 class _Bounded(io.RawIOBase):
     """Passes reads on and counts."""
 
-    def __init__(self, source: Source, stream: BinaryIO) -> None:
+    def __init__(self, source: Source, stream: io.BufferedIOBase) -> None:
         self._source = source
         self._stream = stream
         self._left = source.max_bytes
@@ -100,7 +109,8 @@ class _Bounded(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        data = self._stream.read(len(buffer))
+        # Not `read`: of a gzip file that is cut off it would drop what came before the end.
+        data = self._stream.read1(len(buffer))
         self._left -= len(data)
         if self._left < 0:
             raise InputError(f"{self._source.name} is larger than {self._source.max_bytes >> 30} GiB unpacked")
