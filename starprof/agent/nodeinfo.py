@@ -21,7 +21,7 @@ def boot_id(proc: Path) -> str:
 def node_row(context: NodeContext) -> list[object]:
     """The row of table `node`; the clocks are read last, as close together as possible."""
     uname = os.uname()
-    detail = {
+    detail: dict[str, object] = {
         "cpu_model": _cpu_model(context.proc),
         "cgroup": _cgroup_version(context),
         "interfaces": sorted(_names(context.sys / "class/net")),
@@ -30,6 +30,7 @@ def node_row(context: NodeContext) -> list[object]:
         "netns": _inode(context.proc / "self/ns/net"),
     }
     numa = [name for name in _names(context.sys / "devices/system/node") if name[:4] == "node" and name[4:].isdigit()]
+    detail["numa_cpus"] = {name[4:]: _text(context.sys / "devices/system/node" / name / "cpulist") for name in numa}
     facts = {
         "node": context.node,
         "host": uname.nodename,

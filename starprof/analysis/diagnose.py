@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from starprof.analysis import findings as build
+from starprof.analysis import nobody_findings as nobody
 from starprof.analysis.causes.base import longest_run, ms, pct, rank_names
 from starprof.analysis.comparison import Comparison
 from starprof.analysis.cost import Reduction, replay, solo_us
@@ -17,7 +18,7 @@ from starprof.analysis.links import Windows
 from starprof.analysis.network import locate
 from starprof.analysis.network_findings import network_finding
 from starprof.analysis.own_time import OwnTime, own_time
-from starprof.analysis.persistent import rotating_stretches, slow_ranks
+from starprof.analysis.persistent import rotating_periods, rotating_stretches, slow_ranks
 from starprof.analysis.receipt import not_collected, overhead
 from starprof.analysis.settings import DEFAULT, Settings
 from starprof.analysis.shared import slow_from_the_start, transfer_rises, uniform_slowness
@@ -100,7 +101,7 @@ def _search(run: RunData, own: OwnTime, settings: Settings) -> tuple[Context, li
     ranks, network = _collateral(ranks, _network(context))
     network = [s for s in network if _explained(s) or _rise_share(own, s) >= settings.min_unexplained_shift]
     kept = _that_matter(own, settings, ranks + uniform + network + special_work(own, settings))
-    ranks = rotating_stretches([s for s in kept if s.source == "rank"])
+    ranks = rotating_stretches(rotating_periods([s for s in kept if s.source == "rank"], own.shape[0]))
     rest = [s for s in kept if s.source != "rank"]
     kept = _that_matter(own, settings, ranks + rest + single_steps(comparison, ranks + rest))
     return context, _priced(own, kept)
@@ -190,17 +191,17 @@ def _findings(context: Context, found: list[Slowness]) -> Found:
     result: Found = build.rank_findings(context, [s for s in found if s.source == "rank" and s.blame])
     for slowness in found:
         if slowness.source == "special":
-            result.append((slowness, build.special_finding(context, slowness)))
+            result.append((slowness, nobody.special_finding(context, slowness)))
         elif slowness.source == "uniform":
-            result.append((slowness, build.uniform_finding(context, slowness)))
+            result.append((slowness, nobody.uniform_finding(context, slowness)))
         elif slowness.source == "rotating":
-            result.append((slowness, build.rotating_finding(context, slowness)))
+            result.append((slowness, nobody.rotating_finding(context, slowness)))
         elif slowness.source == "network":
             result.append((slowness, network_finding(context, slowness)))
         elif slowness.kind == "one-off":
-            result.append((slowness, build.one_off_finding(context, slowness)))
+            result.append((slowness, nobody.one_off_finding(context, slowness)))
         elif not slowness.blame:
-            result.append((slowness, build.unblamed_periodic_finding(context, slowness)))
+            result.append((slowness, nobody.unblamed_periodic_finding(context, slowness)))
     return sorted(result, key=lambda part: (not part[1].ranks, -part[1].cost_seconds))
 
 

@@ -1,4 +1,4 @@
-"""From a slowness to the finding that people read: one builder per source of slowness."""
+"""From a slowness to the finding that people read: late ranks, and what every builder needs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from starprof.analysis.arrays import Bools
-from starprof.analysis.causes import Case, Explanation, explain, explain_by_host, ms, pct
-from starprof.analysis.causes.base import rank_names
-from starprof.analysis.causes.phase import WORDS, split_in_words
+from starprof.analysis.causes import Case, Explanation, explain, ms
 from starprof.analysis.comparison import Comparison
 from starprof.analysis.counters import Counters
 from starprof.analysis.own_time import OwnTime
 from starprof.analysis.phases import phase_excess
 from starprof.analysis.settings import Settings
 from starprof.analysis.slowness import Slowness
-from starprof.analysis.words import confidence, lateness_evidence, when
+from starprof.analysis.words import confidence, lateness_evidence
 from starprof.model import causes
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Finding
@@ -94,6 +92,7 @@ class Context:
             phases=phase_excess(self.own, rows, slowness.steps, healthy, blamed),
             period=slowness.period,
             blamed=blamed,
+            lost_us=slowness.reduction.rows,
         )
 
 
@@ -162,7 +161,7 @@ def _rank_finding(context: Context, slowness: Slowness, why: Explanation) -> Fin
     if why.cause == causes.OPTIMIZER:
         # Its time is counted in front of the next reduction, where it makes the others wait.
         slowness = _one_step_earlier(slowness)
-    evidence = [*lateness_evidence(context.comparison, slowness), *why.evidence]
+    evidence = [*lateness_evidence(context.comparison, slowness), *why.evidence, *why.against]
     if slowness.alone_us < 0.5 * slowness.cost_us:
         evidence.append(
             f"Another slow rank hides part of it: cured alone it would save {ms(slowness.alone_us)} of its share of "
@@ -172,7 +171,7 @@ def _rank_finding(context: Context, slowness: Slowness, why: Explanation) -> Fin
         context.base(slowness),
         cause=why.cause,
         cause_share=round(why.share, 3),
-        confidence=confidence(slowness, why.share, named),
+        confidence=round(why.certainty * confidence(slowness, why.share, named), 3),
         evidence=tuple(line[0].upper() + line[1:] for line in evidence),
         action=why.action,
         verify=why.verify,
@@ -195,174 +194,3 @@ def rank_0_work(context: Context, slowness: Slowness) -> Slowness:
     if case.phases.share(*RANK_0_WORK) < context.settings.min_cause_share:
         return slowness
     return replace(slowness, blame=False)
-
-
-def unblamed_periodic_finding(context: Context, slowness: Slowness) -> Finding:
-    """Rank 0's periodic work without a span of its own."""
-    case = context.case(slowness, context.comparison.blamed)
-    every = f"every {slowness.period} steps"
-    return replace(
-        context.base(slowness),
-        cause=causes.USER_CODE,
-        cause_share=round(case.phases.share(*RANK_0_WORK), 3),
-        confidence=confidence(slowness, 1.0, True),
-        evidence=(
-            f"Rank 0 does extra work {every} between the phases of the step ({ms(case.phases.total_us)} each time), "
-            "as saving, logging or evaluating on rank 0 does; the other ranks wait for it.",
-        ),
-        action="Move rank 0's periodic work off the training loop (another thread or process), or do it less often.",
-        verify=f"The step that comes {every} should last as long as the others.",
-        next="Name that work with starprof.span to see what it is.",
-    )
-
-
-def one_off_finding(context: Context, slowness: Slowness) -> Finding:
-    """A single slow step: worth knowing, nobody's fault."""
-    case = context.case(slowness, context.comparison.blamed)
-    who = case.who
-    phase = case.phases.ranked()[0][0] if case.phases.ranked() else "unaccounted"
-    first = int(context.own.steps[slowness.start])
-    return replace(
-        context.base(slowness),
-        cause=causes.UNKNOWN,
-        cause_share=0.0,
-        confidence=0.5,
-        evidence=(
-            f"{who} was late by {ms(slowness.cost_us)} {when(context.comparison, slowness)}, mostly in "
-            f"{WORDS[phase]} ({split_in_words(case)}); such steps follow no pattern.".replace("rank", "Rank", 1),
-        ),
-        action="None needed unless it comes back.",
-        verify=f"Look at step {first} in the report; record longer to see whether such steps recur.",
-    )
-
-
-def rotating_finding(context: Context, slowness: Slowness) -> Finding:
-    """Changing ranks are late: the cause is something they share, no rank is at fault."""
-    own = context.own
-    case = context.case(slowness, context.comparison.blamed)
-    hit = float(slowness.steps[slowness.start : slowness.end].mean())
-    phase, share = case.phases.ranked()[0] if case.phases.ranked() else ("unaccounted", 0.0)
-    named = share >= context.settings.min_cause_share
-    cause = _ROTATING_CAUSE.get(phase, causes.UNKNOWN) if named else causes.UNKNOWN
-    return replace(
-        context.base(slowness),
-        cause=cause,
-        cause_share=round(share, 3),
-        confidence=confidence(slowness, 1.0, False),
-        evidence=(
-            f"In {pct(hit)} of the steps one of {len(slowness.rows)} of {own.shape[0]} ranks is late, each time "
-            "another one; no rank is late persistently.",
-            f"The excess lies in: {split_in_words(case)}.",
-        ),
-        action="Look for what the ranks share: unpinned processes that move between cores, uneven batches, a shared "
-        "loader or storage. Exchanging a node will not help.",
-        verify="Bind each rank to its own cores and even out the batches; the late steps should become rare.",
-        next="" if named else "Record host counters and tokens per batch to see what the late steps have in common.",
-    )
-
-
-_ROTATING_CAUSE = {"data_wait": causes.DATA_LOADING, "h2d": causes.HOST_TO_DEVICE, "user": causes.USER_CODE}
-
-_SPECIAL_CAUSE = {
-    "gc": causes.GC,
-    "checkpoint": causes.CHECKPOINT,
-    "eval": causes.EVALUATION,
-    "compile": causes.COMPILE,
-}
-
-_SPECIAL_ACTION = {
-    "gc": "Call gc.freeze() after set-up, disable automatic collection and collect on all ranks in the same step; find "
-    "what keeps so many objects alive.",
-    "checkpoint": "Save asynchronously (torch.distributed.checkpoint.async_save), on all ranks in parallel, or less "
-    "often.",
-    "eval": "Evaluate on all ranks with a share of the data each, or less often.",
-    "compile": "Warm up with all shapes before training, mark dynamic dimensions, or share the compile cache.",
-}
-
-_SPECIAL_WORDS = {
-    "gc": "Python's garbage collector stopped",
-    "checkpoint": "A checkpoint was saved on",
-    "eval": "An evaluation ran on",
-    "compile": "torch.compile compiled on",
-}
-
-
-def special_finding(context: Context, slowness: Slowness) -> Finding:
-    """Garbage collection, checkpoints, evaluation, compilation."""
-    own = context.own
-    who = rank_names(tuple(own.rank(r) for r in slowness.rows))
-    columns = np.flatnonzero(slowness.steps)
-    times = len(columns)
-    longest = max(float(values.max()) for values in slowness.reduction.rows.values())
-    regular = f", every {slowness.period} steps" if slowness.period else ""
-    first = int(own.steps[columns[0]])
-    lines = [
-        f"{_SPECIAL_WORDS[slowness.span]} {who} in {times} step{'s' if times > 1 else ''}{regular} from step {first} "
-        f"on, for up to {ms(longest)}; meanwhile the other ranks wait."
-    ]
-    if slowness.kind == "trend":
-        lines.append("The pauses get longer and longer, as when objects leak.")
-    return replace(
-        context.base(slowness),
-        cause=_SPECIAL_CAUSE[slowness.span],
-        cause_share=1.0,
-        confidence=0.99,
-        evidence=tuple(lines),
-        action=_SPECIAL_ACTION[slowness.span],
-        verify=f"{slowness.span}_us of {who} should shrink, and with it the longest steps.",
-    )
-
-
-def uniform_finding(context: Context, slowness: Slowness) -> Finding:
-    """Everybody became slower."""
-    own = context.own
-    case = context.case(slowness, np.zeros(own.shape[0], bool))
-    inside = slowness.steps
-    parts = {
-        name: float(
-            np.nanmedian(np.nanmedian(v[:, inside], axis=0)) - np.nanmedian(np.nanmedian(v[:, ~inside], axis=0))
-        )
-        for name, v in own.phases.items()
-    }
-    total = sum(v for v in parts.values() if v > 0) or 1.0
-    ranked = sorted(((v / total, k) for k, v in parts.items() if v > 0), reverse=True)
-    share, phase = ranked[0] if ranked else (0.0, "unaccounted")
-    split = ", ".join(f"{name} {pct(s)}" for s, name in ranked if s >= 0.02)
-    cause = _UNIFORM_CAUSE.get(phase, causes.UNKNOWN) if share >= case.settings.min_cause_share else causes.UNKNOWN
-    evidence = (
-        f"All {own.shape[0]} ranks need more for themselves {when(context.comparison, slowness)}: "
-        f"{ms(slowness.after_us)} instead of {ms(slowness.before_us)} per step, and none more than the others.",
-        f"The increase lies in: {split}.",
-    )
-    host = explain_by_host(case)
-    if host is not None:
-        return replace(
-            context.base(slowness),
-            cause=host.cause,
-            cause_share=round(host.share, 3),
-            confidence=confidence(slowness, host.share, True),
-            evidence=(*evidence, *host.evidence),
-            action=host.action,
-            verify=host.verify,
-        )
-    return replace(
-        context.base(slowness),
-        cause=cause,
-        cause_share=round(share if cause != causes.UNKNOWN else 0.0, 3),
-        confidence=confidence(slowness, 1.0, False),
-        evidence=evidence,
-        action="Look for what changed for everybody at that step: batch size or sequence length, data set, learning "
-        "phase, clocks or limits of all nodes, shared storage.",
-        verify="Undo the change and compare the ranks' own time per step.",
-    )
-
-
-_UNIFORM_CAUSE = {
-    "data_wait": causes.DATA_LOADING,
-    "h2d": causes.HOST_TO_DEVICE,
-    "forward": causes.FORWARD_COMPUTE,
-    "backward": causes.BACKWARD_COMPUTE,
-    "optimizer": causes.OPTIMIZER,
-    "user": causes.USER_CODE,
-    "unaccounted": causes.USER_CODE,
-}

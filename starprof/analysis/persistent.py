@@ -17,6 +17,8 @@ from starprof.analysis.slowness import Slowness
 from starprof.analysis.spiky import MIN_ROTATING_RANKS, spiky_ranks
 
 MOVING_CHANGES = 7
+MOST_RANKS = 0.5
+SAME_PERIOD = 1.3
 
 
 def slow_ranks(first: Comparison) -> tuple[list[Slowness], Comparison]:
@@ -94,18 +96,38 @@ def rotating_stretches(found: list[Slowness]) -> list[Slowness]:
     apart = all(a.end <= b.start + 0.1 * (a.end - a.start) for a, b in pairwise(ordered))
     if len(rows) < MIN_ROTATING_RANKS or not apart:
         return found
+    return [s for s in found if not any(s is m for m in moving)] + [_going_round(moving)]
+
+
+def rotating_periods(found: list[Slowness], ranks: int) -> list[Slowness]:
+    """Put regular late steps together that most ranks have at the same distance, each in steps of its own.
+
+    What every rank does by itself now and then (a garbage collector does) is nobody's slowness.
+    """
+    regular = [s for s in found if s.source == "rank" and s.kind == "periodic" and s.blame and s.period]
+    if len(regular) < max(MIN_ROTATING_RANKS, MOST_RANKS * ranks):
+        return found
+    periods = [s.period or 0 for s in regular]
+    together = np.sum([s.steps for s in regular], axis=0)
+    if max(periods) > SAME_PERIOD * min(periods) or (together > 1).sum() > 0.5 * (together > 0).sum():
+        return found
+    return [s for s in found if not any(s is m for m in regular)] + [_going_round(regular)]
+
+
+def _going_round(parts: list[Slowness]) -> Slowness:
     gone: dict[int, Floats] = {}
-    for part in moving:
+    for part in parts:
         row = part.rows[0]
         gone[row] = gone.get(row, 0.0) + part.reduction.rows[row]
-    together = replace(
-        ordered[0],
+    first = min(parts, key=lambda s: s.start)
+    return replace(
+        first,
         kind="rotating",
-        rows=tuple(sorted(rows)),
-        end=ordered[-1].end,
-        steps=np.logical_or.reduce([s.steps for s in moving]),
+        rows=tuple(sorted({s.rows[0] for s in parts})),
+        end=max(s.end for s in parts),
+        steps=np.logical_or.reduce([s.steps for s in parts]),
         reduction=Reduction(gone),
         source="rotating",
         blame=False,
+        period=None,
     )
-    return [s for s in found if not any(s is m for m in moving)] + [together]

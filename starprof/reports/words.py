@@ -22,6 +22,7 @@ CAUSE_TITLES = {
     causes.PCIE_LINK: "degraded PCIe link",
     causes.NVLINK: "degraded NVLink",
     causes.CPU_CONTENTION: "other processes take its CPU",
+    causes.CPU_FREQUENCY: "low CPU frequency",
     causes.CGROUP_THROTTLING: "CPU quota of its control group",
     causes.AFFINITY: "too few CPUs in its affinity mask",
     causes.OVERSUBSCRIPTION: "more threads than CPUs",
@@ -52,6 +53,7 @@ CAUSE_TITLES = {
     causes.BATCH_IMBALANCE: "larger batches",
     causes.PARAMETER_SERVER: "slow parameter server",
     causes.MISSING_COLLECTIVE: "a collective that was not called",
+    causes.MISMATCHED_COLLECTIVE: "collectives that don't fit together",
     causes.UNKNOWN: "cause not known",
 }
 """What a cause means, for readers who do not know its name."""

@@ -7,35 +7,87 @@ To add a cause, write a module with a rule and add it to `RULES`, before those t
 
 from __future__ import annotations
 
-from starprof.analysis.causes import cpu, phase, throttling
+from dataclasses import replace
+
+from starprof.analysis.causes import (
+    cpu,
+    cpu_frequency,
+    gpu_clock,
+    gpu_errors,
+    gpu_foreign,
+    gpu_memory,
+    memory,
+    numa,
+    pcie,
+    phase,
+    steal,
+    storage,
+    throttling,
+)
 from starprof.analysis.causes.base import Case, Explanation, Rule, ms, pct
 from starprof.analysis.causes.phase import split_in_words
 from starprof.model import causes
 
-HOST_RULES: tuple[Rule, ...] = (
+COUNTER_RULES: tuple[Rule, ...] = (
+    # Counters of lost time itself come first,
     throttling.explain,
     cpu.explain_affinity,
+    gpu_memory.explain,
+    memory.explain,
+    storage.explain,
+    steal.explain,
     cpu.explain_contention,
+    # then states that bound what they can have cost,
+    pcie.explain,
+    gpu_clock.explain,
+    cpu_frequency.explain,
+    # then what only falls together with the slowness.
+    numa.explain,
+    gpu_foreign.explain,
+    gpu_errors.explain,
 )
-"""Rules on host counters: they say why the phases take longer."""
+"""Rules on sampled counters: they say why the phases take longer."""
 
-RULES: tuple[Rule, ...] = (*HOST_RULES, phase.explain)
+RULES: tuple[Rule, ...] = (*COUNTER_RULES, phase.explain)
+
+MIN_MENTIONED = 0.1
 
 
 def explain(case: Case) -> Explanation:
     """The cause of a slowness, or `unknown` with what was partly covered."""
     found = [e for e in (rule(case) for rule in RULES) if e is not None]
-    return _first_covering(case, found) or _unknown(case, found)
+    named = _first_covering(case, found)
+    if named is None:
+        return _unknown(case, found)
+    beside = [e.partly for e in found if e is not named and e.partly and e.share >= MIN_MENTIONED and _counts(e)]
+    if not beside:
+        return named
+    return replace(named, against=(*named.against, f"Seen as well: {'; '.join(beside)}."))
 
 
-def explain_by_host(case: Case) -> Explanation | None:
-    """The cause of everybody's slowness, when host counters show one."""
-    return _first_covering(case, [e for e in (rule(case) for rule in HOST_RULES) if e is not None])
+def explain_by_counters(case: Case) -> Explanation | None:
+    """The cause of everybody's slowness, when counters show one."""
+    return _first_covering(case, [e for e in (rule(case) for rule in COUNTER_RULES) if e is not None])
+
+
+def _counts(explanation: Explanation) -> bool:
+    """A cause read from counters; that some phase carries the loss is no rival of them."""
+    return explanation.cause not in phase.CAUSES
 
 
 def _first_covering(case: Case, found: list[Explanation]) -> Explanation | None:
     enough = (e for e in found if e.share >= case.settings.min_cause_share and e.cause != causes.UNKNOWN)
     return next(enough, None)
+
+
+def _to_record(case: Case) -> str:
+    """Which counters would tell more, empty when all that matter were collected."""
+    tables = ["process_sample", "cgroup_sample"]
+    if any((case.own.infos[row].device or "").startswith("cuda") for row in case.rows):
+        tables.append("gpu_sample")
+    missing = [table for table in tables if not case.counters.has(table)]
+    kinds = "host counters" if "gpu_sample" not in missing else "GPU counters" if len(missing) == 1 else "counters"
+    return f"record {' and '.join(missing)} ({kinds} were not collected)" if missing else ""
 
 
 def _unknown(case: Case, found: list[Explanation]) -> Explanation:
@@ -44,8 +96,7 @@ def _unknown(case: Case, found: list[Explanation]) -> Explanation:
     evidence = [f"The excess of {case.who} is spread over the step: {split}."] if split else []
     if partly:
         evidence.append("No cause covers 80 % of it: " + "; ".join(partly) + ".")
-    missing = [t for t in ("process_sample", "cgroup_sample") if not case.counters.has(t)]
-    record = f"record {' and '.join(missing)} (host counters were not collected)" if missing else ""
+    record = _to_record(case)
     return Explanation(
         cause=causes.UNKNOWN,
         share=max((e.share for e in found), default=0.0),
@@ -59,4 +110,4 @@ def _unknown(case: Case, found: list[Explanation]) -> Explanation:
     )
 
 
-__all__ = ["RULES", "Case", "Explanation", "Rule", "explain", "explain_by_host", "ms", "pct"]
+__all__ = ["RULES", "Case", "Explanation", "Rule", "explain", "explain_by_counters", "ms", "pct"]

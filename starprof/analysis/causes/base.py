@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from starprof.analysis.arrays import Bools
+from starprof.analysis.arrays import Bools, Floats
 from starprof.analysis.counters import Counters
 from starprof.analysis.own_time import OwnTime
 from starprof.analysis.phases import PhaseExcess
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 
 MAX_PEERS = 32
+
+COINCIDES = 0.7
+"""Certainty of a cause that falls together with the slowness, though its own time was not counted."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class Case:
         phases: which spans carry it.
         period: period in steps of a periodic one.
         blamed: all late ranks of the run, no references for others, shape (R,).
+        lost_us: per late rank the time that each step lost, shape (S,).
     """
 
     run: RunData
@@ -48,6 +52,7 @@ class Case:
     phases: PhaseExcess
     period: int | None
     blamed: Bools
+    lost_us: Mapping[int, Floats] = field(default_factory=dict)
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -62,7 +67,7 @@ class Case:
     def peers(self, row: int) -> list[int]:
         """Rows of healthy ranks that a late one is compared with; of very many, an even selection."""
         same = self.own.groups == self.own.groups[row]
-        healthy = np.flatnonzero(same & ~self.blamed)
+        healthy = np.setdiff1d(np.flatnonzero(same & ~self.blamed), self.rows)
         return [int(i) for i in healthy[:: -(-len(healthy) // MAX_PEERS) or 1]]
 
     def span_ns(self, row: int) -> tuple[float, float]:
@@ -81,6 +86,8 @@ class Explanation:
 
     Attributes:
         share: part of the slowness that the evidence covers, 0..1.
+        certainty: 1 where the lost time itself was counted; less where a cause is concluded from what coincides.
+        against: what speaks against other explanations, or limits this one.
         partly: words for evidence that does not cover enough, e.g. "run-queue delay of 0.4 s".
     """
 
@@ -91,6 +98,8 @@ class Explanation:
     verify: str
     next: str = ""
     partly: str = ""
+    against: tuple[str, ...] = ()
+    certainty: float = 1.0
 
 
 Rule = Callable[[Case], Explanation | None]

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from starprof.analysis.causes.base import Case, Explanation, ms, pct
+from starprof.analysis.causes.contrast import OverSpan, over_span, rate
+from starprof.analysis.causes.processes import CPU_PHASES, main_process
 from starprof.analysis.counters import numbers
 from starprof.model import causes
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MIN_FOREIGN_SHARE = 0.1
 """A foreign process below this share of one core cannot be what slows a rank noticeably."""
 
 NARROW_FACTOR = 0.5
 BUSY_CORE = 0.85
-CPU_PHASES = ("data_wait", "forward", "backward", "optimizer", "user", "unaccounted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,7 @@ def explain_affinity(case: Case) -> Explanation | None:
 
 def _narrowed(case: Case, row: int) -> tuple[float, float, float, float] | None:
     """(allowed CPUs, usual number, threads, busy share of the allowed CPUs) when the mask collapsed."""
-    rows = _process(case, row)
+    rows = main_process(case, row)
     if rows is None:
         return None
     start, end = case.span_ns(row)
@@ -66,7 +63,7 @@ def _narrowed(case: Case, row: int) -> tuple[float, float, float, float] | None:
     usual = [
         case.counters.mean(other, "allowed_cpus", *case.span_ns(peer))
         for peer in case.peers(row)
-        if (other := _process(case, peer)) is not None
+        if (other := main_process(case, peer)) is not None
     ]
     past = case.past_span_ns(row)
     if past is not None:
@@ -118,7 +115,7 @@ def _crowded(case: Case, gained: float, share: float) -> Explanation | None:
     threads = sum(
         case.counters.mean(rows, "threads", *case.span_ns(row))
         for row in here
-        if (rows := _process(case, row)) is not None
+        if (rows := main_process(case, row)) is not None
     )
     delayed = f"waiting for a CPU covers {pct(share)} ({ms(gained * 1e6)}), and no foreign process was seen"
     if cores is None or not threads > cores:
@@ -138,8 +135,8 @@ def _crowded(case: Case, gained: float, share: float) -> Explanation | None:
 
 
 def _delay(case: Case, row: int) -> _Delay | None:
-    """Run-queue delay in the slow window, and what the rank's past or its peers would show in the same time."""
-    rows = _process(case, row)
+    """Run-queue delay in the slow window, and what the rank's past or its peers, if more, would show meanwhile."""
+    rows = main_process(case, row)
     if rows is None:
         return None
     start, end = case.span_ns(row)
@@ -147,23 +144,17 @@ def _delay(case: Case, row: int) -> _Delay | None:
     grown = case.counters.grew(rows, "run_delay_us", start, end)
     if grown.seconds <= 0:
         return None
-    past = case.past_span_ns(row)
-    if past is not None and (before := case.counters.grew(rows, "run_delay_us", *past)).seconds > 0:
-        usual = before.per_second
-    else:
-        rates = [
-            case.counters.grew(other, "run_delay_us", *case.span_ns(peer)).per_second
-            for peer in case.peers(row)
-            if (other := _process(case, peer)) is not None
-        ]
-        rates = [rate for rate in rates if rate == rate]
-        usual = float(np.median(rates)) if rates else 0.0
-    return _Delay(grown.per_second * seconds / 1e6, usual * seconds / 1e6)
+    usual = over_span(case, row, _delay_rate(case)).usual_high
+    return _Delay(grown.per_second * seconds / 1e6, (usual if usual == usual else 0.0) * seconds / 1e6)
+
+
+def _delay_rate(case: Case) -> OverSpan:
+    return lambda row, span: rate(case.counters, main_process(case, row), "run_delay_us", span)
 
 
 def _foreign(case: Case, row: int) -> list[tuple[str, int, int, float]]:
     """(name, pid, CPU, share of that CPU) of busy processes outside the job on CPUs that the rank runs on."""
-    rows = _process(case, row)
+    rows = main_process(case, row)
     info = case.own.infos[row]
     if rows is None:
         return []
@@ -189,13 +180,6 @@ def _foreign(case: Case, row: int) -> list[tuple[str, int, int, float]]:
 def _process_name(case: Case, node: float, pid: float) -> str:
     named = case.counters.series("process", ("node", "pid")).get((node, pid))
     return "?" if named is None else str(named["name"].iloc[-1])
-
-
-def _process(case: Case, row: int) -> pd.DataFrame | None:
-    """Samples of the rank's own process."""
-    info = case.own.infos[row]
-    keys = ("node", "rank", "is_rank")
-    return case.counters.series("process_sample", keys).get((float(info.node), float(info.rank), 1.0))
 
 
 def _host(case: Case) -> str:

@@ -25,6 +25,9 @@ _CAUSE = {
     "unaccounted": causes.USER_CODE,
 }
 
+CAUSES = frozenset({*_CAUSE.values(), causes.GPU_COMPUTE})
+"""Causes that only say which part of the step is longer."""
+
 _ACTION = {
     "data_wait": "Give {who} more or faster loader workers (num_workers, prefetch_factor), or check the storage "
     "that it reads.",

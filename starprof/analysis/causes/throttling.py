@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from starprof.analysis.causes.base import Case, Explanation, ms, pct
+from starprof.analysis.causes.contrast import rate
 from starprof.analysis.counters import numbers
 from starprof.model import causes
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MIN_RATE = 0.005
 """Throttled share of the time below which a quota is never blamed: such traces of throttling are everywhere."""
@@ -59,25 +65,23 @@ def _of_rank(case: Case, row: int) -> tuple[float, str, float, float] | None:
     return worst
 
 
-def _usual(case: Case, row: int, rows: object) -> float:
-    """Throttled share of the time of the same group before; without a past, of the peers' groups."""
+def _usual(case: Case, row: int, rows: pd.DataFrame) -> float:
+    """Throttled share of the time that is usual: of the same group before, or of the peers' groups, if that is more."""
+    references = []
     past = case.past_span_ns(row)
     if past is not None:
-        grown = case.counters.grew(rows, "throttled_us", *past)  # type: ignore[arg-type]
-        if grown.seconds > 0:
-            return grown.per_second / 1e6
+        references.append(rate(case.counters, rows, "throttled_us", past) / 1e6)
     mine = {(node, group) for node, group, _ in _groups(case, row)}
     rates = []
     for peer in case.peers(row):
         worst = 0.0
         for node, group, _ in _groups(case, peer):
             samples = case.counters.series("cgroup_sample", ("node", "cgroup")).get((node, group))
-            if samples is None or (node, group) in mine:
-                continue
-            grown = case.counters.grew(samples, "throttled_us", *case.span_ns(peer))
-            worst = max(worst, grown.per_second / 1e6 if grown.seconds > 0 else 0.0)
+            if samples is not None and (node, group) not in mine:
+                worst = max(worst, rate(case.counters, samples, "throttled_us", case.span_ns(peer)) / 1e6)
         rates.append(worst)
-    return float(np.median(rates)) if rates else 0.0
+    references += [float(np.median(rates))] if rates else []
+    return max((r for r in references if r == r), default=0.0)
 
 
 def _groups(case: Case, row: int) -> list[tuple[float, float, str]]:

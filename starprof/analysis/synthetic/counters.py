@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
+from starprof.analysis.synthetic import devices
+from starprof.analysis.synthetic.devices import numa_cpus
 from starprof.analysis.synthetic.faults import CPU_PHASES, CpuHog, Pinned, Quota, SlowNic
-from starprof.model.tables import host, job, network
+from starprof.analysis.synthetic.trouble import Trouble
+from starprof.model.tables import gpu, host, job, network
 
 if TYPE_CHECKING:
     from starprof.analysis.arrays import Bools, Floats
@@ -43,13 +47,27 @@ def node_frame(run: SyntheticRun) -> pd.DataFrame:
     """The `node` table."""
     return _frame(
         job.NODE,
-        [{"node": [n], "host": [f"node{n}"], "cpus": [run.cores], "numa_nodes": [1]} for n in range(run.nodes)],
+        [
+            {
+                "node": [n],
+                "host": [f"node{n}"],
+                "cpus": [run.cores],
+                "numa_nodes": [run.numa_nodes],
+                "detail": [json.dumps({"numa_cpus": {str(i): numa_cpus(run, i) for i in range(run.numa_nodes)}})],
+            }
+            for n in range(run.nodes)
+        ],
     )
 
 
 def counter_frames(run: SyntheticRun, steps: Steps, parts: Parts) -> dict[str, pd.DataFrame]:
     """All sampled tables and their dictionaries."""
-    return _Counters(run, steps, parts).frames()
+    counters = _Counters(run, steps, parts)
+    frames = counters.frames()
+    for fault in run.faults:
+        if isinstance(fault, Trouble):
+            fault.show(run, frames, counters.edges_ns)
+    return frames
 
 
 class _Counters:
@@ -87,6 +105,17 @@ class _Counters:
             "tcp_sample": _frame(network.TCP_SAMPLE, self.sockets()),
             "tcp": self.socket_names(),
             "agent_sample": _frame(host.AGENT_SAMPLE, self.agents()),
+            "disk_sample": _frame(host.DISK_SAMPLE, devices.disks(self.run, self.ticks_ns)),
+            "disk": _frame(host.DISK, devices.disk_names(self.run)),
+            **self.of_gpus(),
+        }
+
+    def of_gpus(self) -> dict[str, pd.DataFrame]:
+        if not self.run.gpus:
+            return {}
+        return {
+            "gpu_sample": _frame(gpu.GPU_SAMPLE, devices.gpus(self.run, self.ticks_ns)),
+            "gpu": _frame(gpu.GPU, devices.gpu_names(self.run)),
         }
 
     def cpu_of(self, rank: int) -> int:
@@ -129,6 +158,8 @@ class _Counters:
                 "major_faults": np.zeros(n),
                 "threads": threads,
                 "rss_bytes": 500e6,
+                "blkio_delay_us": np.zeros(n),
+                "read_bytes": self.cumulative(np.full(self.run.steps, 1e5)),
                 "last_cpu": self.cpu_of(rank),
                 "allowed_cpus": 1 if pinned else self.run.cores,
             }
@@ -183,6 +214,7 @@ class _Counters:
                     "idle_us": np.maximum(capacity - busy, 0.0),
                     "iowait_us": 0.0,
                     "steal_us": 0.0,
+                    "freq_khz": 3_200_000.0,
                 }
 
     def pressure(self) -> Iterable[Mapping[str, object]]:
@@ -193,6 +225,10 @@ class _Counters:
                 "node": node,
                 "mono_ns": self.ticks_ns.astype(np.int64),
                 "psi_cpu_some_us": self.cumulative(waited),
+                "psi_memory_some_us": 0.0,
+                "psi_io_some_us": 0.0,
+                "swap_in_pages": 0.0,
+                "major_faults": 0.0,
                 "runnable": float(len(ranks)),
                 "memory_available_bytes": 32e9,
             }

@@ -25,6 +25,7 @@ import numpy as np
 from scipy.signal import lfilter
 
 from starprof.analysis.synthetic.counters import counter_frames, empty_frame, node_frame
+from starprof.analysis.synthetic.devices import gpu_uuid
 from starprof.analysis.synthetic.faults import Fault
 from starprof.model.rundata import RankInfo, RunData, Steps
 from starprof.model.schema import STEP_SPANS
@@ -58,6 +59,9 @@ class SyntheticRun:
         counters: also make host and network samples.
         cores: logical CPUs of a node.
         missing_ranks: ranks that left no records at all.
+        gpus: each rank computes on a GPU of its own, with counters.
+        numa_nodes: NUMA nodes of a machine; its cores and GPUs are dealt to them in equal blocks.
+        cpu_lists: affinity mask per rank instead of all cores.
     """
 
     ranks: int = 4
@@ -75,6 +79,9 @@ class SyntheticRun:
     rate_hz: float = 10.0
     cores: int = 8
     missing_ranks: tuple[int, ...] = ()
+    gpus: bool = False
+    numa_nodes: int = 1
+    cpu_lists: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def node_of(self) -> Ints:
@@ -145,7 +152,7 @@ class SyntheticRun:
         """The run as the analysis reads it."""
         parts = self.excess_us()
         phases, transfer = self._phases(parts)
-        steps = _steps(phases, transfer)
+        steps = _steps(phases, transfer, self.gpus)
         frames = counter_frames(self, steps, parts) if self.counters else {}
         for rank in self.missing_ranks:
             for column in steps.columns.values():
@@ -203,10 +210,11 @@ class SyntheticRun:
             host=f"node{node}",
             local_rank=rank % per_node,
             pid=1000 + rank,
-            device="cpu",
-            cpus=f"0-{self.cores - 1}",
+            device="cuda:0" if self.gpus else "cpu",
+            gpu_uuid=gpu_uuid(rank) if self.gpus else None,
+            cpus=self.cpu_lists.get(rank, f"0-{self.cores - 1}"),
             framework="ddp",
-            backend="gloo",
+            backend="nccl" if self.gpus else "gloo",
         )
 
 
@@ -228,7 +236,7 @@ def _seconds(phases: Mapping[str, Floats], transfer: Floats) -> float:
     return float(_cycle(phases).max(axis=0).sum() + transfer.sum() + phases["optimizer"][:, -1].max()) / 1e6
 
 
-def _steps(phases: Mapping[str, Floats], transfer: Floats) -> Steps:
+def _steps(phases: Mapping[str, Floats], transfer: Floats, on_gpu: bool) -> Steps:
     """Lay the simulated phases out as step records."""
     cycle = _cycle(phases)
     shape = cycle.shape
@@ -248,7 +256,8 @@ def _steps(phases: Mapping[str, Floats], transfer: Floats) -> Steps:
     columns["hook_ns"] = np.full(shape, 12_000.0)
     for name in columns:
         if name.startswith("gpu_"):
-            columns[name] = np.full(shape, np.nan)
+            host_name = name.removeprefix("gpu_")
+            columns[name] = columns[host_name].copy() if on_gpu else np.full(shape, np.nan)
     start = np.zeros(shape, np.int64)
     start[:, 1:] = np.cumsum(duration[:, :-1], axis=1).astype(np.int64) * 1000
     return Steps(np.arange(shape[1]), columns, start + FIRST_START_NS)

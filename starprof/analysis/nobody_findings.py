@@ -1,0 +1,206 @@
+"""Findings that blame nobody: periodic work, single steps, late steps that go round, and everybody slower."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from starprof.analysis.causes import Case, explain_by_counters, ms, pct
+from starprof.analysis.causes.base import rank_names
+from starprof.analysis.causes.phase import WORDS, split_in_words
+from starprof.analysis.causes.rotating import explain_rotating
+from starprof.analysis.findings import RANK_0_WORK, Context
+from starprof.analysis.phases import PhaseExcess
+from starprof.analysis.slowness import Slowness
+from starprof.analysis.words import confidence, when
+from starprof.model import causes
+from starprof.model.verdict import Finding
+
+
+def unblamed_periodic_finding(context: Context, slowness: Slowness) -> Finding:
+    """Rank 0's periodic work without a span of its own."""
+    case = context.case(slowness, context.comparison.blamed)
+    every = f"every {slowness.period} steps"
+    return replace(
+        context.base(slowness),
+        cause=causes.USER_CODE,
+        cause_share=round(case.phases.share(*RANK_0_WORK), 3),
+        confidence=confidence(slowness, 1.0, True),
+        evidence=(
+            f"Rank 0 does extra work {every} between the phases of the step ({ms(case.phases.total_us)} each time), "
+            "as saving, logging or evaluating on rank 0 does; the other ranks wait for it.",
+        ),
+        action="Move rank 0's periodic work off the training loop (another thread or process), or do it less often.",
+        verify=f"The step that comes {every} should last as long as the others.",
+        next="Name that work with starprof.span to see what it is.",
+    )
+
+
+def one_off_finding(context: Context, slowness: Slowness) -> Finding:
+    """A single slow step: worth knowing, nobody's fault."""
+    case = context.case(slowness, context.comparison.blamed)
+    who = case.who
+    phase = case.phases.ranked()[0][0] if case.phases.ranked() else "unaccounted"
+    first = int(context.own.steps[slowness.start])
+    return replace(
+        context.base(slowness),
+        cause=causes.UNKNOWN,
+        cause_share=0.0,
+        confidence=0.5,
+        evidence=(
+            f"{who} was late by {ms(slowness.cost_us)} {when(context.comparison, slowness)}, mostly in "
+            f"{WORDS[phase]} ({split_in_words(case)}); such steps follow no pattern.".replace("rank", "Rank", 1),
+        ),
+        action="None needed unless it comes back.",
+        verify=f"Look at step {first} in the report; record longer to see whether such steps recur.",
+    )
+
+
+def rotating_finding(context: Context, slowness: Slowness) -> Finding:
+    """Changing ranks are late: the cause is something they share, no rank is at fault."""
+    own = context.own
+    case = context.case(slowness, context.comparison.blamed)
+    hit = float(slowness.steps[slowness.start : slowness.end].mean())
+    phase, share = case.phases.ranked()[0] if case.phases.ranked() else ("unaccounted", 0.0)
+    evidence = (
+        f"In {pct(hit)} of the steps one of {len(slowness.rows)} of {own.shape[0]} ranks is late, each time "
+        "another one; no rank is late persistently.",
+        f"The excess lies in: {split_in_words(case)}.",
+    )
+    why = explain_rotating(case)
+    if why is not None:
+        return replace(
+            context.base(slowness),
+            cause=why.cause,
+            cause_share=round(why.share, 3),
+            confidence=round(why.certainty * confidence(slowness, why.share, True), 3),
+            evidence=(*evidence, *why.evidence, *why.against),
+            action=why.action,
+            verify=why.verify,
+            next=why.next,
+        )
+    named = share >= context.settings.min_cause_share
+    cause = _ROTATING_CAUSE.get(phase, causes.UNKNOWN) if named else causes.UNKNOWN
+    return replace(
+        context.base(slowness),
+        cause=cause,
+        cause_share=round(share, 3),
+        confidence=confidence(slowness, 1.0, False),
+        evidence=evidence,
+        action="Look for what the ranks share: unpinned processes that move between cores, uneven batches, a shared "
+        "loader or storage. Exchanging a node will not help.",
+        verify="Bind each rank to its own cores and even out the batches; the late steps should become rare.",
+        next="" if named else "Record host counters and tokens per batch to see what the late steps have in common.",
+    )
+
+
+_ROTATING_CAUSE = {"data_wait": causes.DATA_LOADING, "h2d": causes.HOST_TO_DEVICE, "user": causes.USER_CODE}
+
+_SPECIAL_CAUSE = {
+    "gc": causes.GC,
+    "checkpoint": causes.CHECKPOINT,
+    "eval": causes.EVALUATION,
+    "compile": causes.COMPILE,
+}
+
+_SPECIAL_ACTION = {
+    "gc": "Call gc.freeze() after set-up, disable automatic collection and collect on all ranks in the same step; find "
+    "what keeps so many objects alive.",
+    "checkpoint": "Save asynchronously (torch.distributed.checkpoint.async_save), on all ranks in parallel, or less "
+    "often.",
+    "eval": "Evaluate on all ranks with a share of the data each, or less often.",
+    "compile": "Warm up with all shapes before training, mark dynamic dimensions, or share the compile cache.",
+}
+
+_SPECIAL_WORDS = {
+    "gc": "Python's garbage collector stopped",
+    "checkpoint": "A checkpoint was saved on",
+    "eval": "An evaluation ran on",
+    "compile": "torch.compile compiled on",
+}
+
+
+def special_finding(context: Context, slowness: Slowness) -> Finding:
+    """Garbage collection, checkpoints, evaluation, compilation."""
+    own = context.own
+    who = rank_names(tuple(own.rank(r) for r in slowness.rows))
+    columns = np.flatnonzero(slowness.steps)
+    times = len(columns)
+    longest = max(float(values.max()) for values in slowness.reduction.rows.values())
+    regular = f", every {slowness.period} steps" if slowness.period else ""
+    first = int(own.steps[columns[0]])
+    lines = [
+        f"{_SPECIAL_WORDS[slowness.span]} {who} in {times} step{'s' if times > 1 else ''}{regular} from step {first} "
+        f"on, for up to {ms(longest)}; meanwhile the other ranks wait."
+    ]
+    if slowness.kind == "trend":
+        lines.append("The pauses get longer and longer, as when objects leak.")
+    return replace(
+        context.base(slowness),
+        cause=_SPECIAL_CAUSE[slowness.span],
+        cause_share=1.0,
+        confidence=0.99,
+        evidence=tuple(lines),
+        action=_SPECIAL_ACTION[slowness.span],
+        verify=f"{slowness.span}_us of {who} should shrink, and with it the longest steps.",
+    )
+
+
+def uniform_finding(context: Context, slowness: Slowness) -> Finding:
+    """Everybody became slower."""
+    own = context.own
+    case = _case_against_the_past(context, slowness)
+    ranked = case.phases.ranked()
+    phase, share = ranked[0] if ranked else ("unaccounted", 0.0)
+    split = ", ".join(f"{name} {pct(part)}" for name, part in ranked)
+    cause = _UNIFORM_CAUSE.get(phase, causes.UNKNOWN) if share >= case.settings.min_cause_share else causes.UNKNOWN
+    evidence = (
+        f"All {own.shape[0]} ranks need more for themselves {when(context.comparison, slowness)}: "
+        f"{ms(slowness.after_us)} instead of {ms(slowness.before_us)} per step, and none more than the others.",
+        f"The increase lies in: {split}.",
+    )
+    why = explain_by_counters(case)
+    if why is not None:
+        return replace(
+            context.base(slowness),
+            cause=why.cause,
+            cause_share=round(why.share, 3),
+            confidence=round(why.certainty * confidence(slowness, why.share, True), 3),
+            evidence=(*evidence, *why.evidence, *why.against),
+            action=why.action,
+            verify=why.verify,
+            next=why.next,
+        )
+    return replace(
+        context.base(slowness),
+        cause=cause,
+        cause_share=round(share if cause != causes.UNKNOWN else 0.0, 3),
+        confidence=confidence(slowness, 1.0, False),
+        evidence=evidence,
+        action="Look for what changed for everybody at that step: batch size or sequence length, data set, learning "
+        "phase, clocks or limits of all nodes, shared storage.",
+        verify="Undo the change and compare the ranks' own time per step.",
+    )
+
+
+def _case_against_the_past(context: Context, slowness: Slowness) -> Case:
+    """The case of everybody's slowness: nobody is a peer, so each phase is compared with the same ranks' past."""
+    own, inside = context.own, slowness.steps
+    case = context.case(slowness, np.zeros(own.shape[0], bool))
+    grown = {}
+    for name, values in own.phases.items():
+        late, usual = np.nanmedian(values[:, inside], axis=0), np.nanmedian(values[:, ~inside], axis=0)
+        grown[name] = float(np.nanmedian(late) - np.nanmedian(usual))
+    return replace(case, phases=PhaseExcess(grown))
+
+
+_UNIFORM_CAUSE = {
+    "data_wait": causes.DATA_LOADING,
+    "h2d": causes.HOST_TO_DEVICE,
+    "forward": causes.FORWARD_COMPUTE,
+    "backward": causes.BACKWARD_COMPUTE,
+    "optimizer": causes.OPTIMIZER,
+    "user": causes.USER_CODE,
+    "unaccounted": causes.USER_CODE,
+}
