@@ -1,0 +1,240 @@
+"""Events of a Chrome trace, a few megabytes at a time, and whatever is whole in a damaged one."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator
+from typing import Any, BinaryIO, cast
+
+import msgspec
+
+from starprof.errors import InputError
+from starprof.importers.source import Source
+
+CHUNK_BYTES = 4 << 20
+MAX_EVENT_BYTES = 64 << 20
+MAX_HEADER_BYTES = 64 << 20
+_PIECE_BYTES = 32 << 10
+"""Read at once: of a gzip file that breaks off, no more than this is lost."""
+_TAIL_BYTES = 256 << 10
+_CANDIDATES = 4
+
+_EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BETWEEN = re.compile(rb"(?<=\})\s*,\s*(?=\{)")
+_TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
+_ESCAPE = re.compile(rb'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_NO_NUMBER = re.compile(rb"(:\s*)(?:-?Infinity|-?inf|NaN|nan)(?=\s*[,}\]])")
+_CONTROL = bytes(32 if b < 32 else b for b in range(256))
+
+
+class Args(msgspec.Struct, gc=False):
+    """Those arguments of an event that are used; whatever type they have."""
+
+    collective: Any = msgspec.field(default=None, name="Collective name")
+    group: Any = msgspec.field(default=None, name="Process Group Name")
+    members: Any = msgspec.field(default=None, name="Process Group Ranks")
+    elements_in: Any = msgspec.field(default=None, name="In msg nelems")
+    elements_out: Any = msgspec.field(default=None, name="Out msg nelems")
+    dtype: Any = None
+    correlation: Any = None
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event; times in microseconds."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    ts: float = float("nan")
+    dur: float = float("nan")
+    tid: Any = None
+    args: Args | None = None
+
+
+_decode_events = msgspec.json.Decoder(list[Event]).decode
+_decode_event = msgspec.json.Decoder(Event).decode
+_decode_header = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_FAILURES = (msgspec.MsgspecError, RecursionError, UnicodeError)
+
+
+class _Cut(Exception):  # noqa: N818 - says where, not that something is wrong
+    """The bytes end inside an event."""
+
+
+class EventStream:
+    """The events of one file.
+
+    Attributes:
+        header: the trace's keys beside its events, after `chunks` has run to its end.
+        damage: in words, what was wrong with the file and how much was lost; empty when nothing was.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.header: dict[str, Any] = {}
+        self.damage: list[str] = []
+        self._source = source
+        self._unreadable = 0
+        self._repaired = False
+        self._ended = False
+        self._cut_off = False
+        self._bare = False
+
+    def chunks(self) -> Iterator[list[Event]]:
+        """All events in the order of the file.
+
+        Raises:
+            InputError: the file can't be read, holds no events, or nothing in it is whole.
+        """
+        seen = 0
+        with self._source.open() as stream:
+            buffer = self._before_events(stream)
+            while True:
+                buffer += self._read(stream, CHUNK_BYTES)
+                events, buffer, tail = self._next(buffer)
+                seen += len(events)
+                if events:
+                    yield events
+                if tail is not None:
+                    self._after_events(tail + self._read(stream, MAX_HEADER_BYTES))
+                    break
+                if self._ended:
+                    self._cut_off = True
+                    break
+        if self._unreadable and not seen:
+            raise InputError(f"{self._source.name}: none of its events can be read")
+        if self._cut_off and not seen:
+            raise InputError(f"{self._source.name} is cut off before its first event")
+        self._describe_damage()
+
+    def _describe_damage(self) -> None:
+        if self._cut_off:
+            self.damage.append("the file is cut off: what comes after is missing")
+        if self._unreadable:
+            self.damage.append(f"{self._unreadable} events can't be read and are left out")
+        if self._repaired:
+            self.damage.append("characters that JSON does not allow were replaced")
+
+    def _read(self, stream: BinaryIO, count: int) -> bytes:
+        """Up to `count` bytes; a packed file that breaks off just ends there."""
+        parts, left = [], count
+        while left > 0 and not self._ended:
+            try:
+                part = cast("Any", stream).read1(min(left, _PIECE_BYTES))
+            except (EOFError, zlib.error, OSError):
+                self._cut_off, part = True, b""
+            self._ended = not part
+            parts.append(part)
+            left -= len(part)
+        return b"".join(parts)
+
+    def _before_events(self, stream: BinaryIO) -> bytes:
+        """Read the keys in front of the events; returns what was read of the events."""
+        buffer = b""
+        while len(buffer) < MAX_HEADER_BYTES and not self._ended:
+            buffer += self._read(stream, CHUNK_BYTES)
+            text = buffer.removeprefix(b"\xef\xbb\xbf").lstrip()
+            if text.startswith(b"["):
+                self._bare = True
+                return text[1:]
+            matches = list(_EVENTS_KEY.finditer(text))[:_CANDIDATES]
+            for match in matches:
+                if self._header(text[: match.end()] + b"]}"):
+                    return text[match.end() :]
+            if matches:
+                self.damage.append("what stands before the events can't be read")
+                return text[matches[0].end() :]
+        raise InputError(f"{self._source.name} holds no traceEvents: it is no profiler trace, or cut off before them")
+
+    def _after_events(self, tail: bytes) -> None:
+        """Read the keys behind the events."""
+        rest = tail.strip().removeprefix(b",").strip()
+        if rest and rest != b"}":
+            self._header(b"{" + rest)
+
+    def _header(self, text: bytes) -> bool:
+        for attempt in (text, _sanitised(text)):
+            try:
+                parts = _decode_header(attempt)
+                self.header.update({k: msgspec.json.decode(v) for k, v in parts.items() if k != "traceEvents"})
+            except _FAILURES:
+                continue
+            return True
+        return False
+
+    def _next(self, buffer: bytes) -> tuple[list[Event], bytes, bytes | None]:
+        """Events at the front of the buffer, what is left of it, and what follows the last event of all (or None)."""
+        if self._ended:
+            whole = buffer.rstrip().removesuffix(b",")
+            if not whole:
+                return [], b"", None
+            try:
+                events, tail = self._decode(whole)
+            except _Cut:
+                pass
+            else:
+                # A bare list may end without its bracket; an object that lacks it is cut off between two events.
+                return events, b"", b"" if tail is None and self._bare and not self._cut_off else tail
+        offset = 0 if self._ended else max(0, len(buffer) - _TAIL_BYTES)
+        for match in list(_BETWEEN.finditer(buffer, offset))[: -_CANDIDATES - 1 : -1]:
+            try:
+                events, tail = self._decode(buffer[: match.start()])
+            except _Cut:
+                continue
+            rest = buffer[match.end() :]
+            return (events, rest, None) if tail is None else (events, b"", tail + buffer[match.start() :])
+        if self._ended or len(buffer) > MAX_EVENT_BYTES:
+            return self._salvaged(buffer), b"", None
+        return [], buffer, None
+
+    def _decode(self, text: bytes) -> tuple[list[Event], bytes | None]:
+        """Events of a text that ends behind one of them, or behind the list; then also what follows the list.
+
+        Raises:
+            _Cut: the text ends inside an event.
+        """
+        for attempt in (False, True):
+            wrapped = b"[" + (_sanitised(text) if attempt else text) + b"]"
+            try:
+                events = _decode_events(wrapped)
+            except msgspec.ValidationError:
+                continue
+            except msgspec.DecodeError as error:
+                end = _TRAILING.search(str(error))
+                if end is not None:
+                    behind = int(end[1]) - 1  # the number counts the first byte that is too much
+                    return self._whole(wrapped[:behind]), wrapped[behind:-1]
+                if "truncated" in str(error):
+                    raise _Cut from None
+            except (RecursionError, UnicodeError):
+                continue
+            else:
+                self._repaired |= attempt
+                return events, None
+        return self._salvaged(text), None
+
+    def _salvaged(self, text: bytes) -> list[Event]:
+        """Those events of a damaged part that are whole."""
+        events = []
+        for part in _BETWEEN.split(_sanitised(text)):
+            try:
+                events.append(_decode_event(part.strip().removesuffix(b"]").strip()))
+            except _FAILURES:
+                self._unreadable += 1
+        return events
+
+    def _whole(self, text: bytes) -> list[Event]:
+        """Events of a complete list, in which a field may still be of the wrong type."""
+        try:
+            return _decode_events(text)
+        except _FAILURES:
+            return self._salvaged(text.strip()[1:-1])
+
+
+def _sanitised(text: bytes) -> bytes:
+    """The same without what JSON does not allow: control characters, unknown escapes, NaN, broken UTF-8."""
+    text = text.translate(_CONTROL).decode("utf-8", errors="replace").encode()
+    text = _SURROGATE.sub(rb"\\ufffd", text)
+    text = _ESCAPE.sub(lambda m: m[0] if m[1] else rb"\\", text)
+    return _NO_NUMBER.sub(rb"\1null", text)
