@@ -15,6 +15,7 @@ from scipy.ndimage import median_filter
 from starprof.analysis.arrays import Bools, Floats
 from starprof.analysis.changepoint import Segment, onset, segments
 from starprof.analysis.detect import noise_z
+from starprof.analysis.drift import no_drift, without_drift
 from starprof.analysis.noise import MAD_TO_SIGMA, memory_of, without_steps
 from starprof.analysis.settings import Settings
 
@@ -23,6 +24,7 @@ LOCAL_WINDOW = 9
 MIN_LEVEL_RECORDS = 5
 MIN_SPIKE = float(np.log(1.2))
 SPIKE_SIGMAS = 6.0
+FEW_RECORDS = 3.0
 LOWER_TAIL_FACTOR = 1.5
 """Noise that throws records this far down throws them up as well: a spike must be this much higher."""
 LOWER_TAIL_SHARE = 0.005
@@ -118,7 +120,7 @@ def shape_of(values: Floats, settings: Settings) -> Shape:
     capped = np.where(np.abs(above) > bar, local, values)
     noise = noise_of(capped)
     z = noise_z(1, max(1, len(values) // MIN_LEVEL_RECORDS), settings)
-    parts = _lasting(capped, segments(capped, noise.sigma, noise.memory), noise, z)
+    parts = without_drift(capped, _lasting(capped, segments(capped, noise.sigma, noise.memory), noise, z))
     trend = _trend(capped, parts, noise, z)
     if trend is not None:
         ramp = _ramp(len(capped), trend.start) * trend.height
@@ -136,6 +138,7 @@ def spike_bar(above: Floats) -> float:
     """
     below = -above[above <= 0]
     sigma = MAD_TO_SIGMA * float(np.median(below[below > 0])) if (below > 0).any() else 0.0
+    sigma *= 1.0 + FEW_RECORDS / float(np.sqrt(len(above)))
     allowed = int(LOWER_TAIL_SHARE * len(above)) + 1
     lowest = float(np.sort(below)[-allowed - 1]) if len(below) > allowed else 0.0
     return max(MIN_SPIKE, SPIKE_SIGMAS * sigma, LOWER_TAIL_FACTOR * lowest)
@@ -249,4 +252,6 @@ def _trend(values: Floats, parts: list[Segment], noise: Noise, z: float) -> Tren
             best = error
             chosen = Trend(int(start), height, height * float(np.sqrt(weight / noise.memory)) / noise.sigma)
     sure = chosen.height >= MIN_LEVEL and chosen.z >= z
-    return chosen if sure and best + 2 * penalty < by_levels else None
+    if not sure or best + 2 * penalty >= by_levels:
+        return None
+    return chosen if no_drift(values, _ramp(n, chosen.start)) else None
