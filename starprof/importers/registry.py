@@ -8,7 +8,17 @@ from typing import cast
 
 from starprof.importers.base import Importer
 
-MODULES: tuple[str, ...] = ("mllog", "kineto", "flight_recorder", "training_log", "worker_csv", "worker_text")
+MODULES: tuple[str, ...] = (
+    "mllog",
+    "kineto",
+    "tracelens",
+    "msprof",
+    "flight_recorder",
+    "horovod_timeline",
+    "training_log",
+    "worker_csv",
+    "worker_text",
+)
 """Modules of this package. The order decides where a folder holds several formats, and where a file fits several."""
 
 METRICS: tuple[str, ...] = ("nvidia_smi", "dmon", "prometheus")
