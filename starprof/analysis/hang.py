@@ -80,7 +80,7 @@ def _missing(run: RunData, found: Waits) -> Finding:
     shown |= {rank for circle in found.circles for rank in circle}
     others = tuple(sorted(set(found.waiting) - shown))
     if others:
-        lines.append(f"{rank_names(others).capitalize()} wait in other calls, in the end for the same.")
+        lines.append(f"{rank_names(others).capitalize()} {_wait(others)} in other calls, in the end for the same.")
     lines += [_unknown(found.suspects)] if found.suspects else []
     lines += [_stale(found)] if found.stale else []
     doubt = found.suspects or found.stale or set(found.missing) - {r for _, ranks in told for r in ranks}

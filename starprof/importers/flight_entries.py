@@ -109,10 +109,8 @@ class Rows:
             frame[column] = frame[column].astype("Int64")
         for column in ("start_us", "dur_us"):
             frame[column] = frame[column].astype(float)
-        frame = frame.assign(
-            attempt=0, step=None, min_dur_us=np.nan, group_name=names.take(chosen), ranks=ranks.take(chosen)
-        )
-        return frame[list(COLLECTIVE.names)]
+        frame = frame.assign(attempt=0, group_name=names.take(chosen), ranks=ranks.take(chosen))
+        return frame.reindex(columns=list(COLLECTIVE.names))  # what dumps don't tell is NULL
 
     def _named_groups(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Label and members of each group; groups of one label with different members are told apart by these."""
