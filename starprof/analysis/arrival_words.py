@@ -10,6 +10,7 @@ from starprof.analysis.arrays import Floats
 from starprof.analysis.causes.base import ms, pct, rank_names
 from starprof.analysis.matched_calls import Group, Matched
 from starprof.model import causes
+from starprof.model.collectives import MUTUAL
 from starprof.model.rundata import RunData
 
 if TYPE_CHECKING:
@@ -52,6 +53,11 @@ def obstacle(run: RunData, matched: Matched) -> str:
         return (
             f"None of the {matched.unmatched} collective calls can be matched between the ranks: they made differently "
             "many in every step; record the same steps on all ranks."
+        )
+    if run.collectives is not None and not run.collectives["name"].isin(MUTUAL).any():
+        return (
+            "Only broadcasts, sends and the like were recorded, in which not everybody waits for everybody: they don't "
+            "tell who comes last."
         )
     return "No two ranks took part in the same collectives: there is nothing to compare."
 

@@ -18,6 +18,7 @@ from starprof.analysis.arrays import Floats, Ints
 from starprof.analysis.matched_calls import Group, Matched, held_up_us, is_last, late_set, match_calls
 from starprof.analysis.peers import median_of_others
 from starprof.analysis.settings import Settings
+from starprof.model.collectives import MUTUAL
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Cost, Finding, Verdict
 
@@ -64,8 +65,10 @@ def judge(run: RunData, settings: Settings, empty: Verdict) -> Verdict | None:
     """The verdict on collectives that were recorded call by call; None without any, or when steps tell more."""
     if run.collectives is None or len(run.collectives) == 0 or _steps_tell_more(run, settings):
         return None
-    if not ((run.collectives["calls"] == 1) & run.collectives["dur_us"].notna()).any():
-        return None
+    single = (run.collectives["calls"] == 1) & run.collectives["dur_us"].notna()
+    mutual = single & run.collectives["name"].isin(MUTUAL)
+    if not single.any() or (not mutual.any() and not single.all()):
+        return None  # sums over many calls say more than broadcasts
     ranks = np.array([r.rank for r in run.ranks], np.int64)
     matched = match_calls(run.collectives, ranks)
     steps = matched.steps

@@ -29,6 +29,7 @@ CAUSE_TITLES = {
     causes.NUMA: "memory on a remote NUMA node",
     causes.MEMORY_SWAP: "swapping",
     causes.HOST_PAUSE: "the whole process pauses",
+    causes.HOST_BOUND: "its device waits for its host",
     causes.GC: "Python's garbage collector",
     causes.DATA_LOADING: "waits for its data loader",
     causes.STORAGE: "slow storage",
@@ -121,7 +122,10 @@ def headline(verdict: Verdict, finding: Finding | None, total_seconds: float) ->
 
 
 def _blame(finding: Finding) -> str:
-    verb = "makes" if len(finding.ranks) == 1 else "make"
+    one = len(finding.ranks) == 1
+    if finding.slowdown <= 1:  # how long steps take is not known
+        return f"{who(finding)} {'holds' if one else 'hold'} up the others"
+    verb = "makes" if one else "make"
     return f"{who(finding)} {verb} {_which_steps(finding)} {times(finding.slowdown)} slower"
 
 
@@ -161,7 +165,8 @@ def _costs(verdict: Verdict, total_seconds: float) -> str:
     if verdict.cost.seconds <= 0:
         return ""
     of = f" of {seconds(total_seconds)}" if math.isfinite(total_seconds) else ""
-    return f"costs {seconds(verdict.cost.seconds)}{of} ({percent(verdict.cost.share)})"
+    share = f" ({percent(verdict.cost.share)})" if verdict.cost.share > 0 else ""
+    return f"costs {seconds(verdict.cost.seconds)}{of}{share}"
 
 
 def certainty(confidence: float) -> str:

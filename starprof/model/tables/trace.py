@@ -35,10 +35,11 @@ COLLECTIVE = Table(
         START,
         real("dur_us", "mean time from this rank's start to its end, waiting included; NULL when it never ended"),
         real("min_dur_us", "shortest of the calls, NULL for a single one"),
-        fact("calls", "calls that the row stands for"),
+        fact("calls", "calls that the row stands for, NULL when not told"),
         fact("bytes", "payload"),
         text("state", "scheduled, started or completed; NULL when not told"),
         text("ranks", "members of the group as a list such as 0-7, NULL when not told"),
+        real("std_dur_us", "standard deviation of the calls, NULL for a single one or when not told"),
     ),
 )
 

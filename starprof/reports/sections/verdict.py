@@ -45,7 +45,9 @@ def _tiles(material: Material) -> list[tuple[str, str]]:
     if verdict.cost.seconds > 0:
         total = material.total_seconds
         of = f"of {words.seconds(total)} lost" if total == total else "lost"
-        tiles += [(words.seconds(verdict.cost.seconds), of), (words.percent(verdict.cost.share), "of the job's time")]
+        tiles.append((words.seconds(verdict.cost.seconds), of))
+    if verdict.cost.share > 0:
+        tiles.append((words.percent(verdict.cost.share), "of the job's time"))
     if verdict.cost.gpu_hours > 0 and any(rank.gpu_uuid for rank in material.run.ranks):
         tiles.append((f"{verdict.cost.gpu_hours:.2g} h", "of GPU time lost"))
     if finding is not None and verdict.verdict != "none":
