@@ -9,6 +9,7 @@ escape from it, whatever the bytes are.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -24,6 +25,9 @@ from starprof.model.tables.job import EVENT, GAP, NODE, STEP, UNAVAILABLE
 
 OWN, WALL, JOB = "own", "wall", "job"
 """What the step records are: see column `timing` of table `run`."""
+
+MOST = 9e15
+"""Sum of a column over all steps, at most: microseconds of 285 years, whose nanoseconds an integer still holds."""
 
 STEP_COLUMNS = tuple(n for n in STEP.names if n not in {"attempt", "rank", "step", "start_mono_ns"})
 
@@ -86,7 +90,7 @@ def run_of(
         link_tests: table `link_test`.
 
     Raises:
-        InputError: ranks or steps come twice, or a time is negative.
+        InputError: a rank comes twice, or a time or count is negative, or too large to be true.
     """
     numbers = [r.rank for r in ranks]
     if len(set(numbers)) < len(numbers):
@@ -96,6 +100,8 @@ def run_of(
     for name, values in matrix.items():
         if np.nanmin(values, initial=0.0) < 0:
             raise InputError(f"{sources[0].name}: negative times or counts ({name})")
+        if np.nanmax(values, initial=0.0) * max(len(steps), 1) > MOST:
+            raise InputError(f"{sources[0].name}: times or counts too large to be true ({name})")
     made = _starts(matrix.get("dur_us"), (len(ranks), len(steps))) if start_ns is None else start_ns
     empty = {t.name: empty_frame(t) for t in (EVENT, GAP, NODE)}
     missing = pd.DataFrame([[None, what, why] for what, why in unavailable], columns=list(UNAVAILABLE.names))
@@ -126,6 +132,12 @@ def run_of(
 
 def empty_frame(table: Table) -> pd.DataFrame:
     """A frame with a table's columns and no row."""
+    return _empty(table).copy()
+
+
+@functools.cache
+def _empty(table: Table) -> pd.DataFrame:
+    """Made once: a frame without rows costs as much as one with many."""
     return pd.DataFrame(columns=list(table.names))
 
 

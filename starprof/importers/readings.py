@@ -152,8 +152,8 @@ class Readings:
             name: number
             for number, name in enumerate(sorted({self._host(h) for h, _, _ in self._series}, key=_by_number))
         }
-        frames, numbers, xids = self._frames(nodes)
-        samples = {table: pd.concat(parts, ignore_index=True) for table, parts in frames.items()}
+        columns, numbers, xids = self._columns(nodes)
+        samples = {table: pd.DataFrame(_concatenated(parts)) for table, parts in columns.items()}
         if "cpu_sample" in samples:
             samples["cpu_sample"] = _with_totals(samples["cpu_sample"])
         samples |= self._dictionaries(nodes, numbers)
@@ -170,11 +170,11 @@ class Readings:
     def _host(self, host: str) -> str:
         return self._hosts.get(host, host)
 
-    def _frames(
+    def _columns(
         self, nodes: Mapping[str, int]
-    ) -> tuple[dict[str, list[pd.DataFrame]], dict[tuple[int, str, str], int], list[tuple[int, int, int, str]]]:
-        """Frames by table, number by (node, table, device), and changes of XIDs."""
-        frames: dict[str, list[pd.DataFrame]] = defaultdict(list)
+    ) -> tuple[dict[str, list[_Cells]], dict[tuple[int, str, str], int], list[tuple[int, int, int, str]]]:
+        """Columns of every device by table, number by (node, table, device), and changes of XIDs."""
+        found: dict[str, list[_Cells]] = defaultdict(list)
         numbers: dict[tuple[int, str, str], int] = {}
         taken: dict[tuple[int, str], set[int]] = defaultdict(set)
         xids: list[tuple[int, int, int, str]] = []
@@ -192,8 +192,8 @@ class Readings:
             if xid is not None:
                 xids += [(node, int(t), int(x), device) for t, x in _changes(times, xid)]
             if columns:
-                frames[table].append(_frame(table, node, number, times, columns))
-        return frames, numbers, xids
+                found[table].append(_cells(table, node, number, times, columns))
+        return found, numbers, xids
 
     def _wanted(self, host: str, table: str, device: str) -> int | None:
         index = self._facts.get((host, table, device), {}).get("nvml_index", device)
@@ -258,19 +258,29 @@ def _as_bit(values: Values, target: Target) -> Values:
     return np.where(np.isnan(change), np.nan, np.where(change > 0, float(target.bit), 0.0))
 
 
-def _frame(table: str, node: int, number: int, times: Times, columns: Mapping[str, Values]) -> pd.DataFrame:
-    described = BY_NAME[table]
-    cells: dict[str, object] = {"node": np.full(len(times), node, np.int64), "mono_ns": times}
+_Cells = dict[str, NDArray[np.int64] | NDArray[np.float64]]
+
+
+def _cells(table: str, node: int, number: int, times: Times, columns: Mapping[str, Values]) -> _Cells:
+    """All columns of a table for one device."""
     key = _KEYS.get(table)
-    if key is not None:
-        cells[key] = np.full(len(times), number, np.int64)
-    for column in described.columns:
-        if column.name in cells:
-            continue
-        values = columns.get(column.name)
-        values = np.full(len(times), np.nan) if values is None else values
-        cells[column.name] = np.rint(values) if column.type is Type.INT else values
-    return pd.DataFrame({name: cells[name] for name in described.names})
+    cells: _Cells = {}
+    for column in BY_NAME[table].columns:
+        if column.name == "mono_ns":
+            cells[column.name] = times
+        elif column.name in ("node", key):
+            cells[column.name] = np.full(len(times), node if column.name == "node" else number, np.int64)
+        elif column.name not in columns:
+            cells[column.name] = np.full(len(times), np.nan)
+        else:
+            values = columns[column.name]
+            cells[column.name] = np.rint(values) if column.type is Type.INT else values
+    return cells
+
+
+def _concatenated(parts: Sequence[_Cells]) -> _Cells:
+    """Rows of all devices."""
+    return {name: np.concatenate([cells[name] for cells in parts]) for name in parts[0]}
 
 
 def _with_totals(cpus: pd.DataFrame) -> pd.DataFrame:

@@ -1,0 +1,178 @@
+"""One small valid input a format, or several: what the fuzzer starts from, and what every importer must recognise.
+
+Whoever adds an importer adds a function here that yields its samples, and lists it in `MAKERS`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A valid input.
+
+    Attributes:
+        format: NAME of the importer that reads it.
+        files: name and content of each file of the run.
+    """
+
+    format: str
+    files: dict[str, bytes]
+
+
+def mllog() -> Iterator[Sample]:
+    def line(key, value=None, time_ms=0, **metadata):
+        record = {"namespace": "", "time_ms": time_ms, "event_type": "POINT_IN_TIME", "key": key, "value": value}
+        return ":::MLLOG " + json.dumps(record | {"metadata": metadata})
+
+    steps = [line("tracked_stats", {"train_step_time": 2.5 + i % 3}, 1000 * i, step=16.0 * i) for i in range(20)]
+    yield Sample("mllog", {"result_0.txt": _lines(line("global_batch_size", 16), line("run_start"), *steps)})
+
+
+def kineto() -> Iterator[Sample]:
+    def rank(number):
+        events = []
+        for step in range(3):
+            start = 1_000_000 + step * 10_000
+            events += [
+                {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "pid": 1, "tid": 1,
+                 "ts": start, "dur": 9900},
+                {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": start + 10, "dur": 100},
+                {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": start + 100, "dur": 4000,
+                 "args": {"stream": 7, "correlation": step}},
+                {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", "pid": 0, "tid": 20,
+                 "ts": start + 5000 + 100 * number, "dur": 900 - 100 * number,
+                 "args": {"stream": 20, "Collective name": "allreduce", "In msg nelems": 1024, "dtype": "Float",
+                          "Process Group Name": "0", "Process Group Ranks": "[0, 1]"}},
+            ]  # fmt: skip
+        return {"schemaVersion": 1, "distributedInfo": {"backend": "nccl", "rank": number, "world_size": 2},
+                "traceEvents": events}  # fmt: skip
+
+    yield Sample("kineto", {f"rank-{n}.json": json.dumps(rank(n)).encode() for n in (0, 1)})
+
+
+def flight_recorder() -> Iterator[Sample]:
+    def dump(rank):
+        entries = [
+            {"record_id": i, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": i + 1,
+             "p2p_seq_id": 0, "op_id": i + 1, "profiling_name": "nccl:all_reduce", "time_created_ns": 10**18 + i,
+             "input_sizes": [(4, 4)], "input_dtypes": ["Float"], "output_sizes": [(4, 4)], "output_dtypes": ["Float"],
+             "state": "scheduled" if i == 3 else "completed", "time_discovered_started_ns": None,
+             "time_discovered_completed_ns": None, "retired": i < 3, "timeout_ms": 600000,
+             "is_p2p": False, "frames": []}
+            for i in range(4 - rank)
+        ]  # fmt: skip
+        return {"version": "2.9", "nccl_version": "2.27.3", "host_name": "n1",
+                "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
+                "pg_status": {"0": {"last_enqueued_collective": 4, "last_started_collective": 3,
+                                    "last_completed_collective": 3}},
+                "entries": entries}  # fmt: skip
+
+    yield Sample("nccl-flight-recorder", {f"trace_rank_{n}": pickle.dumps(dump(n), protocol=2) for n in (0, 1)})
+    yield Sample("nccl-flight-recorder", {f"trace_rank_{n}.json": json.dumps(dump(n)).encode() for n in (0, 1)})
+
+
+def training_log() -> Iterator[Sample]:
+    steps = [
+        f" [2026-01-31 10:30:{i:02d}] iteration {i:8d}/ 100 | consumed samples: {16 * i} | elapsed time per iteration "
+        f"(ms): {1000.0 + 10 * (i % 3):.1f} | learning rate: 1.0E-04 | global batch size: 16 |"
+        for i in range(1, 30)
+    ]
+    yield Sample("training-log", {"train.log": _lines(*steps)})
+
+
+def nvidia_smi() -> Iterator[Sample]:
+    header = (
+        "timestamp, name, index, uuid, utilization.gpu [%], power.draw [W], power.limit [W], clocks.current.sm [MHz], "
+        "clocks_event_reasons.active, temperature.gpu, memory.used [MiB], ecc.errors.uncorrected.volatile.total"
+    )
+    rows = [
+        f"2026/01/31 10:30:{t:02d}.12{g}, Tesla V100-SXM2-32GB, {g}, GPU-{g}0000000-1111, 99 %, "
+        f"{150 if g == 2 else 300}.00 W, 300.00 W, {1005 if g == 2 else 1410} MHz, 0x{4 if g == 2 else 0:016x}, 65, 30000 MiB, [N/A]"
+        for t in range(8)
+        for g in range(4)
+    ]
+    yield Sample("nvidia-smi", {"gpus.csv": _lines(header, *rows)})
+    yield Sample(
+        "nvidia-smi",
+        {"bare.csv": _lines("GPU-00000000-1, 99 %, 300.00 W, 1410 MHz", "GPU-00000001-1, 9 %, 60.00 W, 210 MHz")},
+    )
+
+
+def dmon() -> Iterator[Sample]:
+    rows = [
+        f" 20260131   10:30:{t:02d}  {g}  {300 - 9 * g}  65  -  99  30  {40 * g}  0" for t in range(8) for g in range(3)
+    ]
+    yield Sample(
+        "dmon",
+        {
+            "dmon.txt": _lines(
+                "#Date       Time        gpu    pwr  gtemp  mtemp     sm    mem  pviol  tviol",
+                "#YYYYMMDD   HH:MM:SS    Idx      W      C      C      %      %      %   bool",
+                *rows,
+            )
+        },
+    )
+    dcgm = [f"GPU {g}     98      12      300.{t}      {100 * t}" for t in range(6) for g in range(3)]
+    yield Sample("dmon", {"dcgm.txt": _lines("#Entity   GPUTL   MCUTL   POWER   PVIOL", "ID", *dcgm)})
+
+
+def prometheus() -> Iterator[Sample]:
+    def scrape(n):
+        labels = [f'gpu="{g}",UUID="GPU-{g}",device="nvidia{g}",modelName="NVIDIA A100",Hostname="n1"' for g in (0, 1)]
+        return [
+            "# HELP DCGM_FI_DEV_GPU_UTIL GPU utilization (in %).",
+            "# TYPE DCGM_FI_DEV_GPU_UTIL gauge",
+            *(f"DCGM_FI_DEV_GPU_UTIL{{{label}}} 9{n}" for label in labels),
+            *(f"DCGM_FI_DEV_XID_ERRORS{{{label}}} {79 if n else 0}" for label in labels),
+            f'node_cpu_seconds_total{{cpu="0",mode="user"}} {1000 + 15 * n}',
+            f'node_cpu_seconds_total{{cpu="0",mode="idle"}} {500 + n}',
+            f"node_pressure_cpu_waiting_seconds_total {10 + n}",
+            f'node_network_receive_bytes_total{{device="eth0"}} {10**9 * (n + 1)}',
+            f'node_disk_read_bytes_total{{device="nvme0n1"}} {10**6 * n}',
+            'node_uname_info{nodename="n1",sysname="Linux"} 1',
+            f"node_time_seconds {1.77e9 + 15 * n}",
+        ]
+
+    yield Sample("prometheus", {"scrapes.prom": _lines(*scrape(0), *scrape(1), *scrape(2))})
+    series = [
+        {
+            "metric": {"__name__": name, "gpu": str(g), "instance": "n1:9400"},
+            "values": [[1770000000 + 15 * t, str(v)] for t in range(6)],
+        }
+        for g in (0, 1)
+        for name, v in (("DCGM_FI_DEV_POWER_USAGE", 300.5), ("DCGM_FI_DEV_GPU_UTIL", 98))
+    ]
+    answer = {"status": "success", "data": {"resultType": "matrix", "result": series}}
+    yield Sample("prometheus", {"range.json": json.dumps(answer).encode()})
+    table = io.StringIO()
+    writer = csv.writer(table)
+    writer.writerow(["Time", *(f'DCGM_FI_DEV_POWER_USAGE{{gpu="{g}", Hostname="n1"}}' for g in (0, 1))])
+    writer.writerows([f"2026-01-31 10:00:{t:02d}", 300 + t, 150] for t in range(6))
+    yield Sample("prometheus", {"grafana.csv": table.getvalue().encode()})
+
+
+MAKERS: tuple[Callable[[], Iterator[Sample]], ...] = (
+    mllog,
+    kineto,
+    flight_recorder,
+    training_log,
+    nvidia_smi,
+    dmon,
+    prometheus,
+)
+
+
+def samples() -> list[Sample]:
+    """All samples."""
+    return [sample for maker in MAKERS for sample in maker()]
+
+
+def _lines(*lines: str) -> bytes:
+    return ("\n".join(lines) + "\n").encode()
