@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from starprof.analysis import arrivals, counters_only, hang, job_series, workers
+from starprof.analysis import arrivals, counters_only, hang, job_series, whatif, workers
 from starprof.analysis.settings import Settings
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Verdict
 
 Judge = Callable[[RunData, Settings, Verdict], Verdict | None]
 
-JUDGES: tuple[Judge, ...] = (hang.judge, arrivals.judge, job_series.judge, workers.judge, counters_only.judge)
+JUDGES: tuple[Judge, ...] = (
+    hang.judge,
+    whatif.judge,
+    arrivals.judge,
+    job_series.judge,
+    workers.judge,
+    counters_only.judge,
+)

@@ -10,6 +10,7 @@ from starprof.importers.base import Importer
 
 MODULES: tuple[str, ...] = (
     "mllog",
+    "op_trace",
     "kineto",
     "tracelens",
     "msprof",

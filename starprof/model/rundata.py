@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 STEPS_PER_RECORD = "steps_per_record"
 """Key in a rank's detail: how many steps a step record is the mean of, where a log has told means; 1 when absent."""
 
+WORLD_SIZE = "world_size"
+"""Key in a rank's detail: ranks of the whole job, where the source holds only some of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class RankInfo:

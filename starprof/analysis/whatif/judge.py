@@ -1,0 +1,179 @@
+"""The verdict on an op trace: who or what slows the steps down, told by replaying them without it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from starprof.analysis.causes.base import pct, rank_names
+from starprof.analysis.settings import Settings
+from starprof.analysis.whatif.between import late_begins, slow_work
+from starprof.analysis.whatif.passes import Passes, passes_of
+from starprof.analysis.whatif.replay import Replay, replay_of
+from starprof.analysis.whatif.shares import Shares, of_workers, recovered, shares
+from starprof.analysis.whatif.slow_ranks import slow_ranks, uneven_pipelines
+from starprof.analysis.whatif.suspect import Prices, Suspect, priced
+from starprof.analysis.whatif.trace import OpTrace, op_trace
+from starprof.analysis.whatif.transfers import slow_groups, slow_links
+from starprof.analysis.whatif.uneven import heavy_stage, random_stalls, uneven_data
+from starprof.model.rundata import WORLD_SIZE, RunData
+from starprof.model.verdict import Cost, Finding, Verdict
+
+MIN_STEPS = 3
+LEAST_COST = {"straggler": 0.02, "rotating": 0.10}
+"""Least share of its steps' time that a fault must cost, by verdict ..."""
+LEAST_COST_ELSE = 0.05
+"""... and of others: a few percent of unevenness are in every job."""
+
+
+def judge(run: RunData, settings: Settings, empty: Verdict) -> Verdict | None:
+    """Verdict on a run's operations; None when it has none.
+
+    Args:
+        run: one with `operations`.
+        settings: thresholds.
+        empty: verdict that is filled in but for the answer.
+    """
+    trace = op_trace(run)
+    if trace is None:
+        return None
+    replay = replay_of(trace)
+    if replay is None:
+        return replace(empty, reason="The operations wait for each other in a circle: is the trace of one job, whole?")
+    empty = replace(empty, steps=(int(replay.steps[0]), int(replay.steps[-1])))
+    if len(trace.workers.rank) < 2:
+        return replace(empty, reason="The trace holds one rank only: there is nobody to compare it with.")
+    found = shares(replay)
+    if len(replay.steps) < MIN_STEPS:
+        return replace(empty, reason=_too_short(replay, found, trace))
+    passes = passes_of(replay)
+    suspects = _that_matter(replay, _suspects(replay, passes, settings))
+    return _verdict(run, replay, found, suspects, empty)
+
+
+def _suspects(replay: Replay, passes: Passes, settings: Settings) -> list[Suspect]:
+    """Everything that might be, the more certain first."""
+    ranks = slow_ranks(replay, passes, settings)
+    ranks += slow_work(replay, passes, settings) + late_begins(replay, passes, settings)
+    maybe = [heavy_stage(replay, passes), uneven_data(replay, passes), random_stalls(replay, passes)]
+    general = [suspect for suspect in maybe if suspect is not None]
+    links = slow_links(replay, settings) + slow_groups(replay)
+    return ranks + links + uneven_pipelines(replay, passes, settings) + general
+
+
+def _that_matter(replay: Replay, suspects: Sequence[Suspect]) -> list[Suspect]:
+    """Those that cost the job enough by themselves; what is left over once those before are fixed."""
+    kept: list[Suspect] = []
+    for suspect in suspects:
+        prices = priced(replay, [*kept, suspect])
+        left = prices.total_us - (priced(replay, kept).total_us if kept else 0.0)
+        least = LEAST_COST.get(suspect.verdict, LEAST_COST_ELSE)
+        if min(left, prices.alone_us[-1]) >= least * prices.inside_us[-1]:
+            kept.append(suspect)
+    return kept
+
+
+def _verdict(run: RunData, replay: Replay, found: Shares, suspects: list[Suspect], empty: Verdict) -> Verdict:
+    if not suspects:
+        return replace(empty, verdict="none", reason=_nobody(replay, found))
+    prices = priced(replay, suspects)
+    suspects = [
+        replace(suspect, cost_us=cost, alone_us=alone)
+        for suspect, cost, alone in zip(suspects, prices.parts_us, prices.alone_us, strict=True)
+    ]
+    order = sorted(range(len(suspects)), key=lambda i: (not suspects[i].rows, -suspects[i].cost_us))
+    main = suspects[order[0]]
+    about = [s for s in suspects if s.verdict == main.verdict]
+    seconds = priced(replay, about).total_us / 1e6
+    cost = Cost(
+        seconds=round(seconds, 6),
+        share=round(seconds * 1e6 / prices.run_us, 6),
+        gpu_hours=round(seconds * _world_size(run) / 3600.0, 6),
+    )
+    findings = tuple(_finding(replay, found, suspects[i], prices, i) for i in order)
+    return replace(empty, verdict=main.verdict, cost=cost, findings=findings, reason=_reason(replay, main, cost))
+
+
+def _world_size(run: RunData) -> int:
+    """GPUs of the job: the trace may hold one tensor-parallel rank of several only."""
+    told = [size for info in run.ranks if isinstance(size := info.detail.get(WORLD_SIZE), int)]
+    return max([len(run.ranks), *told])
+
+
+def _finding(replay: Replay, found: Shares, suspect: Suspect, prices: Prices, index: int) -> Finding:
+    steps = replay.steps
+    ended = suspect.end < len(steps)
+    first = int(steps[suspect.first])
+    before = int(steps[max(0, suspect.first - 1)])
+    inside = prices.inside_us[index]
+    return Finding(
+        kind=suspect.kind,
+        cause=suspect.cause,
+        ranks=tuple(int(replay.workers.rank[row]) for row in suspect.rows),
+        nodes=(),
+        role=suspect.role,
+        cause_share=suspect.cause_share,
+        confidence=round(suspect.confidence, 4),
+        onset_step=first,
+        onset_interval=(before, first),
+        end_step=int(steps[suspect.end - 1]) if ended else None,
+        slowdown=round(inside / max(inside - suspect.alone_us, 1e-9), 4),
+        cost_seconds=round(suspect.cost_us / 1e6, 6),
+        evidence=(*suspect.evidence, *_what_if(replay, found, suspect)),
+        action=suspect.action,
+        verify=suspect.verify,
+        next=suspect.next,
+    )
+
+
+def _what_if(replay: Replay, found: Shares, suspect: Suspect) -> tuple[str, ...]:
+    """What the replay says of the suspect, with the job's slowdown and its interval."""
+    low, high = found.slowdown.interval
+    job = f"the job's steps take {found.slowdown.mean:.3f} times the ideal (95 % interval {low:.3f} to {high:.3f})"
+    if suspect.rows:
+        mask = of_workers(np.isin(np.arange(len(replay.workers.rank)), suspect.rows))
+        (share,) = recovered(replay, [mask])
+        who = rank_names(tuple(int(replay.workers.rank[row]) for row in suspect.rows))
+        return (f"Replay: {job}; with {who} alone ideal {pct(min(max(share, 0.0), 1.0))} of that is recovered.",)
+    saved = found.now_us.sum() - suspect.alone_us
+    return (f"Replay: {job}; without this the steps would take {pct(float(saved / found.now_us.sum()))} of the time.",)
+
+
+def _reason(replay: Replay, main: Suspect, cost: Cost) -> str:
+    left = f" {_parts_left_out(replay)}" if replay.trace.left_out else ""
+    if main.verdict == "straggler":
+        who = rank_names(tuple(int(replay.workers.rank[row]) for row in main.rows))
+        return f"{who.capitalize()}: {main.cause}, {pct(cost.share)} of the time.{left}"
+    told = {
+        "structural": f"Stage {main.role.get('pp')} of the pipeline has more work than the others",
+        "workload-skew": "Micro-batches carry unequal work, and the ranks with less wait for those with more",
+        "rotating": "Passes stall on changing ranks",
+        "shared": "Communication is slow between ranks, but not which of them is at fault could be told",
+        "inconclusive": "The trace does not tell whether it is the work or the hardware: see the finding",
+    }[main.verdict]
+    return f"{told} ({pct(cost.share)} of the time); no rank is to blame.{left}"
+
+
+def _nobody(replay: Replay, found: Shares) -> str:
+    low, high = found.slowdown.interval
+    left = f" {_parts_left_out(replay)}" if replay.trace.left_out else ""
+    return (
+        f"No rank, stage or link is persistently slower than its peers: over {len(replay.steps)} steps they take "
+        f"{found.slowdown.mean:.3f} times the ideal (95 % interval {low:.3f} to {high:.3f}).{left}"
+    )
+
+
+def _parts_left_out(replay: Replay) -> str:
+    count = replay.trace.left_out
+    return f"{count} incomplete step{'s are' if count > 1 else ' is'} left out."
+
+
+def _too_short(replay: Replay, found: Shares, trace: OpTrace) -> str:
+    worst = int(trace.workers.rank[found.worst[0]])
+    count = len(replay.steps)
+    return (
+        f"Only {count} whole step{'s' if count > 1 else ''}, {MIN_STEPS} are needed: rank {worst} costs most so far "
+        f"(S = {float(found.worker[found.worst[0]]):.2f}), which may be chance; trace longer."
+    )

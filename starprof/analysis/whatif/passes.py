@@ -1,0 +1,175 @@
+"""Forward and backward passes as matrices: step x micro-batch x pipeline x stage, and the parts that they are made of.
+
+The time of a pass is the stage's usual time, times what its micro-batch costs (long sequences cost more, in all stages
+that work on it), times how slow its rank is. The three are told apart by comparing lower medians (with an even number
+the lower of the middle two: half of the ranks may be slow, and the other half is still the reference).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from starprof.analysis.arrays import Bools, Floats, Ints
+from starprof.analysis.whatif.replay import Part, Replay
+from starprof.analysis.whatif.roles import Role
+
+
+def lower_median(values: Floats, axis: int) -> Floats:
+    """Lower median along an axis, kept with length 1; NaN is left out, and NaN where there is nothing else."""
+    ordered = np.sort(values, axis=axis)  # NaN goes last
+    count = (~np.isnan(values)).sum(axis=axis, keepdims=True)
+    taken: Floats = np.take_along_axis(ordered, np.maximum(count - 1, 0) // 2, axis=axis)
+    return taken
+
+
+def median(values: Floats, axis: int | tuple[int, ...]) -> Floats:
+    """Median along axes, kept with length 1; NaN is left out (0 where there is nothing else)."""
+    axes = (axis,) if isinstance(axis, int) else axis
+    moved = np.moveaxis(values, axes, range(-len(axes), 0))
+    flat = moved.reshape(*moved.shape[: -len(axes)], -1)
+    ordered = np.sort(flat, axis=-1)
+    count = (~np.isnan(flat)).sum(axis=-1)
+    low, high = np.maximum(count - 1, 0) // 2, count // 2
+    high = np.minimum(high, np.maximum(count - 1, 0))
+    middle = 0.5 * sum(np.take_along_axis(ordered, at[..., None], axis=-1)[..., 0] for at in (low, high))
+    return np.expand_dims(np.where(count > 0, middle, 0.0), axes)
+
+
+@dataclass(frozen=True)
+class Passes:
+    """All passes of a run, in step order.
+
+    Attributes:
+        forward_us, backward_us: durations, shape (S, C, D, P): steps, micro-batches (and chunks), pipelines, stages;
+            NaN where there is none.
+        row: row in `Workers` of each pipeline and stage, -1 for none, shape (D, P).
+    """
+
+    forward_us: Floats
+    backward_us: Floats
+    row: Ints
+
+    @cached_property
+    def both_us(self) -> Floats:
+        """Forward and backward pass of a micro-batch together, shape (S, C, D, P)."""
+        return self.forward_us + self.backward_us
+
+    @cached_property
+    def usual_us(self) -> Floats:
+        """What a micro-batch usually takes in each stage, shape (1, 1, 1, P)."""
+        return median(lower_median(self.both_us, 2), (0, 1))
+
+    @cached_property
+    def deviation(self) -> Floats:
+        """Logarithm of what a micro-batch takes over what is usual in its stage, shape (S, C, D, P)."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.log(self.both_us / self.usual_us)
+        return np.where(np.isfinite(ratio), ratio, np.nan)
+
+    @cached_property
+    def common(self) -> Floats:
+        """The part that all stages of a pipeline share: the micro-batch's own, shape (S, C, D, 1).
+
+        With one stage it can't be told from the rank's and is 0.
+        """
+        if self.row.shape[1] < 2:
+            return np.where(np.isnan(self.deviation), np.nan, 0.0)
+        return lower_median(self.deviation, 3)
+
+    @cached_property
+    def by_rank(self) -> Floats:
+        """How slow each rank is against those of its stage, per step, shape (S, D, P); a logarithm."""
+        own = median(self.deviation - self.common, 1)
+        own = np.where(np.isnan(self.deviation).all(axis=1, keepdims=True), np.nan, own)[:, 0]
+        return own - lower_median(own, 1)
+
+    @cached_property
+    def by_pipeline(self) -> Floats:
+        """How much each pipeline's micro-batches cost in all stages, against the others', per step, shape (S, D)."""
+        shared = median(self.common, 1)[:, 0, :, 0]
+        return shared - lower_median(shared, 1)
+
+    def scatter(self, pipeline: int, inside: slice) -> float:
+        """How much the micro-batches of a pipeline differ, as a standard deviation of the logarithm."""
+        values = self.deviation[inside, :, pipeline]
+        around = np.abs(values - median(values, 1))
+        return 1.4826 * float(median(around, (0, 1, 2)).item())
+
+
+def passes_of(replay: Replay) -> Passes:
+    """Collect the passes of all schedules."""
+    taken = [part.takes_us for part in replay.parts]
+    place, shape = _places(replay)
+    row = np.full(shape[0] * shape[1], -1, np.int64)
+    row[place] = np.arange(len(place))
+    return Passes(grid(replay, taken, Role.FORWARD), grid(replay, taken, Role.BACKWARD), row.reshape(shape))
+
+
+def grid(replay: Replay, values: Sequence[Floats], role: Role) -> Floats:
+    """Values of the passes of one way, given per part like `Part.takes_us`, as a matrix of shape (S, C, D, P)."""
+    place, shape = _places(replay)
+    cells = cells_of(replay)
+    grids = []
+    for part, of_part in zip(replay.parts, values, strict=True):
+        rows = np.flatnonzero(of_roles(replay, part, role))
+        made = np.full((len(cells), shape[0] * shape[1], of_part.shape[1]), np.nan)
+        made[np.searchsorted(cells, part.micro_batch[rows]), place[part.worker[rows]]] = of_part[rows]
+        grids.append(made)
+    ordered = replay.in_step_order(grids)
+    return np.ascontiguousarray(np.moveaxis(ordered, -1, 0)).reshape(-1, len(cells), *shape)
+
+
+_BOTH = (Role.FORWARD, Role.BACKWARD)
+
+
+def _places(replay: Replay) -> tuple[Ints, tuple[int, int]]:
+    """Position of each worker in a flattened matrix of pipelines and stages, and that matrix's shape."""
+    dp, dp_of = np.unique(replay.workers.dp, return_inverse=True)
+    pp, pp_of = np.unique(replay.workers.pp, return_inverse=True)
+    return dp_of * len(pp) + pp_of, (len(dp), len(pp))
+
+
+def cells_of(replay: Replay) -> Ints:
+    """Micro-batches (and chunks) in the order of the matrices' second axis, shape (C,)."""
+    return np.unique(np.concatenate([part.micro_batch[of_roles(replay, part, *_BOTH)] for part in replay.parts]))
+
+
+def of_roles(replay: Replay, part: Part, *roles: Role) -> Bools:
+    """Which operations of a part have one of the roles, shape (N,)."""
+    return np.array([role in roles for role in replay.trace.roles])[part.kind]
+
+
+def rescaled(
+    replay: Replay, takes_us: Sequence[Floats], passes: Passes, forward: Floats, backward: Floats
+) -> list[Floats]:
+    """What every operation would take if passes took a multiple of what they did.
+
+    Args:
+        replay: the run.
+        takes_us: what operations take, per part a matrix like `Part.takes_us`.
+        passes: the run's passes.
+        forward: factor per step, micro-batch, pipeline and stage, of a shape that extends to (S, C, D, P).
+        backward: likewise.
+
+    Returns:
+        Per part a new matrix.
+    """
+    place, shape = _places(replay)
+    cells = cells_of(replay)
+    factors = [np.broadcast_to(f, passes.forward_us.shape) for f in (forward, backward)]
+    result = []
+    for part, before in zip(replay.parts, takes_us, strict=True):
+        takes = before.copy()
+        step = np.searchsorted(replay.steps, part.schedule.steps)
+        for role, factor in zip(_BOTH, factors, strict=True):
+            rows = np.flatnonzero(of_roles(replay, part, role))
+            cell = np.searchsorted(cells, part.micro_batch[rows])
+            dp, pp = np.divmod(place[part.worker[rows]], shape[1])
+            by_row = factor[step[None, :], cell[:, None], dp[:, None], pp[:, None]]
+            takes[rows] *= np.where(np.isnan(by_row), 1.0, by_row)
+        result.append(takes)
+    return result

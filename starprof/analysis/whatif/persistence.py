@@ -1,0 +1,104 @@
+"""Which rows of a matrix are high, for how long, and how surely."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from starprof.analysis.arrays import Bools, Floats
+
+LEAST_SHARE = 0.75
+"""Share of the steps of an interval in which a row must be high (by half of its usual height)."""
+LEAST_Z = 5.0
+SPREADS = 4.0
+"""A row is high when it is so by this many times what healthy rows differ."""
+EDGE_SHARE = 0.1
+"""An interval that leaves out at most this share of the steps at an end reaches to it."""
+LEAST_NOISE = 0.003
+"""Noise is never taken for less: of few ranks it is poorly known."""
+_MAD = 1.4826
+_MEDIAN_ERROR = 1.2533
+
+
+@dataclass(frozen=True, slots=True)
+class High:
+    """A row that is high in the steps first..end-1, by `height`, with `z` standard errors."""
+
+    row: int
+    first: int
+    end: int
+    height: float
+    z: float
+
+    @property
+    def inside(self) -> slice:
+        """The steps."""
+        return slice(self.first, self.end)
+
+
+def high_rows(series: Floats, least: float, min_steps: int) -> list[High]:
+    """Rows that are persistently high.
+
+    Args:
+        series: shape (S, R), around 0 for healthy rows; NaN = no record.
+        least: least height.
+        min_steps: least length of an interval.
+    """
+    usual = _nan_median(series)
+    known = usual[~np.isnan(usual)]
+    if len(known) < 2 or len(series) < min_steps:
+        return []
+    spread = _MAD * float(np.median(np.abs(known - np.median(known))))
+    noise = max(LEAST_NOISE, _MAD * float(np.nanmedian(np.abs(series - usual))))
+    floor = max(least, SPREADS * spread)
+    found = (_high(series[:, row], row, floor, noise, min_steps) for row in range(series.shape[1]))
+    return [high for high in found if high is not None]
+
+
+def _nan_median(series: Floats) -> Floats:
+    empty = np.isnan(series).all(axis=0)
+    filled = np.where(empty, 0.0, series)
+    return np.where(empty, np.nan, np.nanmedian(filled, axis=0))
+
+
+def _high(values: Floats, row: int, floor: float, noise: float, min_steps: int) -> High | None:
+    seen = ~np.isnan(values)
+    if seen.sum() < min_steps or np.nanmax(values, initial=0.0) < floor:
+        return None
+    first, end = _densest(np.clip(np.where(seen, values, 0.0), -2 * floor, 2 * floor) - floor / 2)
+    first, end = _to_the_edges(values, first, end, floor)
+    inside = values[first:end]
+    inside = inside[~np.isnan(inside)]
+    if len(inside) < min_steps:
+        return None
+    height = float(np.median(inside))
+    z = height / (_MEDIAN_ERROR * noise / len(inside) ** 0.5)
+    share = float((inside > height / 2).mean())
+    if height < floor or z < LEAST_Z or share < LEAST_SHARE:
+        return None
+    return High(row, first, end, height, z)
+
+
+def _densest(score: Floats) -> tuple[int, int]:
+    """Interval with the largest sum."""
+    total = np.r_[0.0, np.cumsum(score)]
+    lowest = np.minimum.accumulate(total)
+    end = int(np.argmax(total[1:] - lowest[:-1])) + 1
+    first = int(np.argmin(total[:end]))
+    return first, end
+
+
+def _to_the_edges(values: Floats, first: int, end: int, floor: float) -> tuple[int, int]:
+    """A few steps at an end of the run that do not contradict belong to the interval."""
+    slack = max(1, int(EDGE_SHARE * len(values)))
+    if first <= slack and _does_not_contradict(values[:first], floor):
+        first = 0
+    if len(values) - end <= slack and _does_not_contradict(values[end:], floor):
+        end = len(values)
+    return first, end
+
+
+def _does_not_contradict(values: Floats, floor: float) -> bool:
+    low: Bools = values < floor / 4
+    return int(low.sum()) <= 1

@@ -1,0 +1,156 @@
+"""Ranks whose passes take longer than those of the other ranks of their stage, whatever the micro-batch."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from starprof.analysis.arrays import Floats
+from starprof.analysis.causes.base import ms, pct, rank_names
+from starprof.analysis.settings import Settings
+from starprof.analysis.whatif.passes import Passes, rescaled
+from starprof.analysis.whatif.persistence import High, high_rows
+from starprof.analysis.whatif.replay import Replay
+from starprof.analysis.whatif.suspect import Suspect, Taken
+from starprof.model import causes
+from starprof.model.verdict import FindingKind
+
+EVEN_SCATTER = 0.3
+"""A slow rank is slow with every micro-batch: they differ by less than this part of how slow it is, or ..."""
+LEAST_SCATTER = 0.05
+"""... by less than this."""
+SURE_Z = 10.0
+
+
+def kind_of(high: High, steps: int) -> FindingKind:
+    """Chronic when it goes on to the end."""
+    return "chronic" if high.end == steps else "transient"
+
+
+def least_steps(steps: int, settings: Settings) -> int:
+    """Steps in which something must be slow: each step of an op trace holds many operations, so few steps will do."""
+    return min(settings.min_slow_steps, max(3, steps))
+
+
+def slow_ranks(replay: Replay, passes: Passes, settings: Settings) -> list[Suspect]:
+    """Ranks that are persistently slower than their peers, worst first."""
+    steps, pipelines, stages = passes.by_rank.shape
+    if pipelines < 2:
+        return []
+    series = passes.by_rank.reshape(steps, pipelines * stages)
+    found = high_rows(series, settings.min_lateness, least_steps(steps, settings))
+    found = [high for high in found if stages > 1 or _even(passes, high.row, high)]
+    return [_suspect(replay, passes, high) for high in sorted(found, key=lambda h: -h.height)]
+
+
+def uneven_pipelines(replay: Replay, passes: Passes, settings: Settings) -> list[Suspect]:
+    """Pipelines all of whose ranks are slow alike: a slow node that they share, or always more data."""
+    steps, pipelines = passes.by_pipeline.shape
+    if pipelines < 2 or passes.row.shape[1] < 2:
+        return []
+    found = high_rows(passes.by_pipeline, settings.min_lateness, least_steps(steps, settings))
+    return [_pipeline(replay, passes, high) for high in found if _even(passes, high.row, high)]
+
+
+def _even(passes: Passes, pipeline: int, high: High) -> bool:
+    """Whether all micro-batches are slower alike; longer sequences are not."""
+    return passes.scatter(pipeline, high.inside) <= max(LEAST_SCATTER, EVEN_SCATTER * high.height)
+
+
+def _factor(passes: Passes, high: High, place: tuple[slice | int, ...]) -> Floats:
+    factor = np.ones(passes.forward_us.shape)
+    factor[(high.inside, slice(None), *place)] = np.exp(-high.height)
+    return factor
+
+
+def _suspect(replay: Replay, passes: Passes, high: High) -> Suspect:
+    pipeline, stage = np.unravel_index(high.row, passes.row.shape)
+    row = int(passes.row[pipeline, stage])
+    rank = int(replay.workers.rank[row])
+    factor = _factor(passes, high, (int(pipeline), int(stage)))
+    forward, backward = (_against_peers(v, high, int(pipeline), int(stage)) for v in _both(passes))
+    more = np.array([forward[0] - forward[1], backward[0] - backward[1]])
+    cause, share, where = _cause(more)
+    who = rank_names((rank,))
+    slow_steps = passes.by_rank[high.inside, pipeline, stage]
+    late = int((slow_steps > high.height / 2).sum())
+    evidence = (
+        f"Forward passes of {who} take {ms(forward[0])}, those of its peers in the stage {ms(forward[1])}; "
+        f"backward passes {ms(backward[0])} and {ms(backward[1])} (medians, same micro-batches compared).",
+        f"It is slower than its peers in {late} of {len(slow_steps)} steps, {np.exp(high.height):.2f} times on the "
+        f"median; what its micro-batches cost in other stages is left out of this.",
+    )
+    peers = passes.row.shape[0] - 1
+    return Suspect(
+        verdict="straggler",
+        kind=kind_of(high, len(passes.by_rank)),
+        cause=cause,
+        first=high.first,
+        end=high.end,
+        fix=partial(_rescale, replay, passes, factor),
+        rows=(row,),
+        role={"dp": int(replay.workers.dp[row]), "pp": int(replay.workers.pp[row])},
+        cause_share=round(share, 4),
+        confidence=min(0.99, (0.97 if peers > 1 else 0.85) if high.z >= SURE_Z else 0.8),
+        evidence=evidence,
+        action=f"Run the same kernel benchmark on the GPU of {who} and on a peer's (and look for another process on "
+        f"it); drain it if it is slow. {where}",
+        verify=f"Trace again: forward and backward passes of {who} should take what its peers' take "
+        f"({ms(forward[1])} and {ms(backward[1])}).",
+        next=f"Record GPU clocks, temperature, power and processes on the node of {who} to see what holds it back.",
+    )
+
+
+def _both(passes: Passes) -> tuple[Floats, Floats]:
+    return passes.forward_us, passes.backward_us
+
+
+def _against_peers(values: Floats, high: High, pipeline: int, stage: int) -> tuple[float, float]:
+    """Median pass of a rank and of its peers in the stage."""
+    mine = float(np.nanmedian(values[high.inside, :, pipeline, stage]))
+    return mine, float(np.nanmedian(np.delete(values[high.inside, :, :, stage], pipeline, axis=2)))
+
+
+def _cause(more: Floats) -> tuple[str, float, str]:
+    """Which passes carry the excess: both alike mean the device, one alone what the rank does in it."""
+    total = float(np.maximum(more, 0.0).sum())
+    if total <= 0:
+        return causes.UNKNOWN, 0.0, ""
+    forward, backward = (float(max(part, 0.0)) / total for part in more)
+    if min(forward, backward) >= 0.2:
+        return causes.GPU_COMPUTE, 1.0, f"Forward carries {pct(forward)} and backward {pct(backward)} of the excess."
+    if forward > backward:
+        return causes.FORWARD_COMPUTE, forward, "Only its forward passes are slow: compare what it runs in them."
+    return causes.BACKWARD_COMPUTE, backward, "Only its backward passes are slow: compare what it runs in them."
+
+
+def _pipeline(replay: Replay, passes: Passes, high: High) -> Suspect:
+    factor = _factor(passes, high, (high.row,))
+    dp = int(np.unique(replay.workers.dp)[high.row])
+    members = replay.workers.rank[replay.workers.dp == dp]
+    who = rank_names(tuple(int(r) for r in members))
+    times = float(np.exp(high.height))
+    return Suspect(
+        verdict="inconclusive",
+        kind=kind_of(high, len(passes.by_pipeline)),
+        cause=causes.UNKNOWN,
+        first=high.first,
+        end=high.end,
+        fix=partial(_rescale, replay, passes, factor),
+        role={"dp": dp},
+        cause_share=0.0,
+        confidence=0.6,
+        evidence=(
+            f"All stages of pipeline {dp} ({who}) are {times:.2f} times as slow as those of the other pipelines, with "
+            "every micro-batch.",
+            "Either its ranks share a slow node, or it always gets more data: the trace does not tell which.",
+        ),
+        action=f"Compare the tokens that pipeline {dp} gets with the others', and the nodes that {who} run on.",
+        verify=f"Trace again: passes of pipeline {dp} should take what the others' take.",
+        next="Give its data to another pipeline: slowness that follows the data is no fault of its nodes.",
+    )
+
+
+def _rescale(replay: Replay, passes: Passes, factor: Floats, taken: Taken) -> Taken:
+    return rescaled(replay, taken, passes, factor, factor)
