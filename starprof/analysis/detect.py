@@ -62,9 +62,14 @@ def least_steps(noise: Noise, settings: Settings) -> int:
     return max(settings.min_slow_steps, int(np.ceil(MIN_MEMORIES * noise.memory)))
 
 
+def normal_z(ranks: int, windows: int, settings: Settings) -> float:
+    """Standard errors that normal noise alone exceeds nowhere, but for the agreed false-alarm rate."""
+    return float(norm.isf(settings.false_alarm_rate / max(1, ranks * windows)))
+
+
 def noise_z(ranks: int, windows: int, settings: Settings) -> float:
-    """Standard errors that noise alone exceeds nowhere, but for the agreed false-alarm rate."""
-    return float(norm.isf(settings.false_alarm_rate / max(1, ranks * windows))) + settings.noise_margin_z
+    """The same for noise that nothing is known about."""
+    return normal_z(ranks, windows, settings) + settings.noise_margin_z
 
 
 def candidates(lateness: Floats, noise: Noise, settings: Settings) -> Bools:
@@ -79,10 +84,11 @@ def candidates(lateness: Floats, noise: Noise, settings: Settings) -> Bools:
     total = np.concatenate([np.zeros((ranks, 1)), np.cumsum(lateness, axis=1)], axis=1)
     widths = window_widths(steps, least_steps(noise, settings))
     count = sum(len(window_starts(steps, w)) for w in widths)
-    z = noise_z(ranks, count, settings)
+    normal = normal_z(ranks, count, settings)
     found = np.zeros(ranks, bool)
     for width in widths:
         first = window_starts(steps, width)
+        z = normal + noise.margin(normal, width, settings)
         mean = (total[:, first + width] - total[:, first]) / width
         variance = (noise.sigma**2 * noise.memory)[:, None]
         bar = np.sqrt(z**2 * variance / width + noise.spread_bar**2)
@@ -92,7 +98,8 @@ def candidates(lateness: Floats, noise: Noise, settings: Settings) -> Bools:
             (steps - first - width, total[:, -1:] - total[:, first + width]),
         ):
             other = past / np.maximum(length, 1)
-            error = z * np.sqrt(variance * (1.0 / width + 1.0 / np.maximum(length, 1)))
+            both = 1.0 / width + 1.0 / np.maximum(length, 1)
+            error = (normal + noise.margin(normal, 1.0 / both, settings)) * np.sqrt(variance * both)
             rose = mean - np.maximum(other, 0.0) >= np.maximum(error, settings.min_lateness)
             late |= rose & (length >= MIN_PAST_STEPS) & (mean >= settings.min_lateness)
         found |= late.any(axis=1)
@@ -121,7 +128,7 @@ def late_intervals(row: int, lateness: Floats, noise: Noise, settings: Settings,
             late.append([part])
     late = _bridged(late, lateness, base)
     found = [_interval(row, lateness, run, parts, base, noise) for run in late]
-    z = noise_z(ranks, max(1, len(lateness) // settings.min_slow_steps), settings)
+    z = normal_z(ranks, max(1, len(lateness) // settings.min_slow_steps), settings)
     return [part for part in found if _is_late(part, noise, z, settings)]
 
 
@@ -177,7 +184,9 @@ def _interval(
 def _is_late(part: LateInterval, noise: Noise, z: float, settings: Settings) -> bool:
     """The rules once more, for the interval itself."""
     length = part.end - part.start
-    if length < least_steps(noise, settings) or part.excess < settings.min_lateness or part.z < z:
+    if length < least_steps(noise, settings) or part.excess < settings.min_lateness:
+        return False
+    if part.z < z + noise.margin(z, length, settings):
         return False
     if part.late_windows < settings.min_late_windows:
         return False

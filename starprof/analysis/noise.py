@@ -13,12 +13,15 @@ from starprof.analysis.settings import Settings
 
 MAD_TO_SIGMA = 1.4826
 SHORTEST_HALF = 1.349
-ROBUST_EFFICIENCY = 0.37  # of both robust estimates, against the standard deviation of normal values
+ROBUST_EFFICIENCY = 0.37  # of the shortest half, against the standard deviation of normal values
 MAX_POOLED_RANKS = 64
 FEW_RANKS = 3
 MANY_RANKS = 8
 FEW_RANKS_VARIANCE = 2.0  # a difference of two ranks
 RARE = 0.05
+WINSOR = 3.0
+WINSORED_VARIANCE = 1.0053  # of normal values over that of the same values drawn in to +-WINSOR
+FEW_VALUES_MAD = 1.2  # the median absolute deviation of n normal values is too small by about this / n
 
 
 @dataclass(frozen=True)
@@ -30,16 +33,41 @@ class Noise:
         memory: variance of a mean of n correlated steps is sigma^2 * memory / n (1 = independent steps).
         spread: standard deviation of the ranks' constant differences.
         spread_bar: constant lateness that those differences explain, in all ranks but for the agreed false-alarm rate.
+        skew: skewness of a single step's noise.
+        tails: its excess kurtosis.
+        steps: how many steps it was measured on.
     """
 
     sigma: Floats
     memory: float
     spread: float
     spread_bar: float
+    skew: float = 0.0
+    tails: float = 0.0
+    steps: int = 0
 
     def error_of_mean(self, row: int, steps: float) -> float:
         """Standard error of a rank's mean lateness over some steps."""
         return float(self.sigma[row] * np.sqrt(self.memory / max(steps, 1.0)))
+
+    def margin(self, z: float, steps: Floats | float, settings: Settings) -> Floats:
+        """What must be added to a normal quantile for a mean over some steps, at most `noise_margin_z`.
+
+        The mean of n independent values with skewness g and excess kurtosis k has its quantile at about
+        z + g (z^2 - 1) / (6 sqrt n) + k (z^3 - 3 z) / (24 n) (Cornish and Fisher). Noise with a long memory makes few
+        independent values, and its memory itself is known the less the shorter the run.
+
+        Args:
+            z: quantile of the normal distribution.
+            steps: steps in the mean, any shape.
+            settings: thresholds.
+        """
+        independent = np.maximum(np.asarray(steps, dtype=np.float64) / self.memory, 1.0)
+        skewed = self.skew * (z**2 - 1.0) / (6.0 * np.sqrt(independent))
+        heavy = self.tails * (z**3 - 3.0 * z) / (24.0 * independent)
+        unsure = z * self.memory / max(self.steps, 1)
+        margin: Floats = np.clip(skewed + heavy + unsure, 0.0, settings.noise_margin_z)
+        return margin
 
 
 def measure_noise(lateness: Floats, work: Floats, settings: Settings, excluded: Bools | None = None) -> Noise:
@@ -66,32 +94,46 @@ def measure_noise(lateness: Floats, work: Floats, settings: Settings, excluded: 
     pooled = float(np.sqrt(np.mean(pool**2)))
     memory = memory_of(pool)
     memory *= _restlessness(pool, pooled, memory, settings) ** 2
-    sampling = pooled**2 * memory / steps
-    measured = max(0.0, _spread(np.median(lateness[usual], axis=1)) ** 2 - sampling)
-    weight, known = settings.prior_spread_weight, ROBUST_EFFICIENCY * (len(usual) - 1)
+    level = np.median(lateness[usual], axis=1)
+    variance, known = _spread(level)
+    measured = max(0.0, variance - pooled**2 * memory / steps)
+    weight = settings.prior_spread_weight
     spread = np.sqrt((weight * settings.prior_spread**2 + known * measured) / (weight + known))
     # The fewer ranks there are, the less is known about how much they differ: Student's quantile.
-    z = float(student.isf(settings.spread_false_alarm_rate / ranks, weight + len(usual) - 1))
+    freedom = weight + len(usual) - (2 if len(usual) >= MANY_RANKS else 1)
+    z = float(student.isf(settings.spread_false_alarm_rate / ranks, freedom))
     sigma = np.maximum(np.maximum(np.std(stepwise, axis=1), pooled), 1e-6)
-    return Noise(sigma, memory, float(spread), float(z * spread))
+    skew, tails = _shape(pool)
+    return Noise(sigma, memory, float(spread), float(z * spread), skew, tails, steps)
 
 
-def _spread(level: Floats) -> float:
-    """Standard deviation of healthy ranks' levels when nearly half of them may be slow.
+def _shape(pool: Floats) -> tuple[float, float]:
+    """Skewness to the late side and excess kurtosis of pooled noise; neither counts when it favours the accuser."""
+    sigma = float(np.sqrt(np.mean(pool**2))) + 1e-18
+    return max(0.0, float(np.mean((pool / sigma) ** 3))), max(0.0, float(np.mean((pool / sigma) ** 4)) - 3.0)
 
-    From the median absolute deviation; with few ranks, where half can be slow by chance, from the shortest half;
-    with two or three ranks one slow rank moves all levels, and nothing can be measured.
+
+def _spread(level: Floats) -> tuple[float, float]:
+    """Variance of healthy ranks' levels when nearly half of them may be slow, and how many values it is worth.
+
+    With many ranks the latest one is left out, so that it does not raise the bar that it is held against (the test of
+    Student for one value against the others), and the others are drawn in to a few robust standard deviations. With
+    few ranks, where half can be slow by chance, it comes from the shortest half; with two or three ranks one slow rank
+    moves all levels, and nothing can be measured.
     """
     n = len(level)
     if n <= FEW_RANKS:
-        return 0.0
-    if n >= MANY_RANKS:
-        return float(MAD_TO_SIGMA * np.median(np.abs(level - np.median(level))))
+        return 0.0, ROBUST_EFFICIENCY * (n - 1)
     ordered = np.sort(level)
+    if n >= MANY_RANKS:
+        others = ordered[:-1] - np.median(ordered[:-1])
+        reach = WINSOR * MAD_TO_SIGMA * (1.0 + FEW_VALUES_MAD / n) * float(np.median(np.abs(others)))
+        drawn_in = np.clip(others, -reach, reach)
+        return float(WINSORED_VARIANCE * np.sum(drawn_in**2) / (n - 2)), n - 2.0
     half = (n + 1) // 2
     shortest = float(np.min(ordered[half - 1 :] - ordered[: n - half + 1]))
     # Expected length for n normal values, fitted to simulations for n from 4 to 256 (even n; odd n give a little more).
-    return float(shortest / (SHORTEST_HALF * (1.0 - 1.8 * n**-0.62)))
+    return (shortest / (SHORTEST_HALF * (1.0 - 1.8 * n**-0.62))) ** 2, ROBUST_EFFICIENCY * (n - 1)
 
 
 def without_steps(values: Floats, changes: int = 3) -> Floats:

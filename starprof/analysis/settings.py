@@ -20,7 +20,9 @@ class Settings:
         min_lateness: least mean lateness of a straggler.
         lateness_cap: one step's lateness counts at most this much, so that single spikes are not persistent.
         false_alarm_rate: probability that noise alone passes the test anywhere, over all ranks and windows.
-        noise_margin_z: added to that test's z for tails heavier than normal.
+        noise_margin_z: most that is added to that test's z for tails heavier than normal. A mean over many independent
+            steps of noise with measured, thin tails needs far less (`noise.Noise.margin`): with the whole of it one
+            rank of 16 that becomes 1.06x slow in a CV of 5 % passes in 200 steps only in every other run.
         spread_false_alarm_rate: probability that the constant differences of healthy ranks alone make one of them pass
             for chronically slow (before its cost is looked at).
         prior_spread: expected constant difference between healthy ranks (standard deviation).
@@ -30,9 +32,12 @@ class Settings:
         min_cost_share: share of the interval's time from which on a slowness matters by its cost.
         stands_out: lateness in standard deviations of a single step's noise from which on it is plain to see, and
             matters although it costs less (among many noisy ranks somebody else would be late nearly as often).
-        min_plain_cost_share: least share of the run's time that a slowness must cost which is plain to see.
+        min_plain_cost_share: least share of the run's time that a slowness must cost which is plain to see. Among
+            hundreds of noisy ranks somebody else is nearly as late as one that is 1.06x slow: it costs the job little,
+            but that rank is ill all the same.
         chronic_cost_by_ranks: without a healthy past the least cost of a plain slowness is this divided by the number
-            of ranks instead: how much healthy ranks differ constantly is poorly known from a few of them.
+            of ranks instead: how much healthy ranks differ constantly is poorly known from a few of them (fewer than
+            `noise.MANY_RANKS`; from there on each is held against the others' measured differences).
         min_run_cost_share: least share of the whole run's time that a slowness must cost which is not plain to see.
         min_spike: a single step this late is a spike (as is one above `spike_z` of the rank's noise).
         spike_z: see `min_spike`.
@@ -43,6 +48,10 @@ class Settings:
         min_unexplained_shift: the same for a transfer whose slow link no counter shows.
         min_cause_share: a cause is named when its evidence covers this share of the slowdown.
         max_findings_listed: one-off findings beyond this number are summed up.
+        live_false_alarm_rate: probability that a healthy job of `live_horizon_steps` steps is accused while it runs,
+            over all ranks and looks. Doubling it brings a verdict on 1.06x forward by less than one step.
+        live_horizon_steps: see `live_false_alarm_rate`; a job of ten times as many steps has ten times the rate.
+        live_window_steps: steps that the live detector remembers; bounds its memory.
     """
 
     warm_up_steps: int = 3
@@ -52,14 +61,14 @@ class Settings:
     lateness_cap: float = 1.0
     false_alarm_rate: float = 1e-4
     noise_margin_z: float = 1.5
-    spread_false_alarm_rate: float = 1e-3
+    spread_false_alarm_rate: float = 5e-4
     prior_spread: float = 0.01
     prior_spread_weight: float = 4.0
     min_slow_steps: int = 10
     min_late_windows: float = 0.7
     min_cost_share: float = 0.045
     stands_out: float = 0.8
-    min_plain_cost_share: float = 0.0015
+    min_plain_cost_share: float = 0.0005
     chronic_cost_by_ranks: float = 0.6
     min_run_cost_share: float = 0.005
     min_spike: float = 0.3
@@ -71,6 +80,9 @@ class Settings:
     min_unexplained_shift: float = 0.20
     min_cause_share: float = 0.8
     max_findings_listed: int = 5
+    live_false_alarm_rate: float = 5e-4
+    live_horizon_steps: int = 1000
+    live_window_steps: int = 512
 
 
 DEFAULT = Settings()
