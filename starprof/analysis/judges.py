@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from starprof.analysis import arrivals, counters_only, hang, job_series, whatif, workers
+from starprof.analysis import (
+    arrivals,
+    call_statistics,
+    counters_only,
+    data_readiness,
+    data_waits,
+    hang,
+    job_series,
+    whatif,
+    workers,
+)
 from starprof.analysis.settings import Settings
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Verdict
@@ -19,7 +29,10 @@ JUDGES: tuple[Judge, ...] = (
     hang.judge,
     whatif.judge,
     arrivals.judge,
+    call_statistics.judge,
     job_series.judge,
+    data_waits.judge,
     workers.judge,
+    data_readiness.judge,
     counters_only.judge,
 )
