@@ -36,7 +36,11 @@ ANSWERS: tuple[tuple[str, Truth], ...] = (
     ("tracelens_llama70b", answer("straggler", ranks=(4,))),
     ("ascend_cluster", answer("straggler", ranks=(1,))),
     ("spdl_dataloading/straggler_data_readiness.json", answer("straggler", ranks=(0, 4), causes=("data-loading",))),
-    ("spdl_dataloading/across_ranks_data_readiness.json", answer("none")),
+    # Its authors show it as an ordinary day, yet one rank's loader is behind for an hour and a half: either is right.
+    (
+        "spdl_dataloading/across_ranks_data_readiness.json",
+        answer("none", "straggler", tolerated=frozenset({0, 19})),
+    ),
     ("darma_slow_node/darma_slownode.log", answer("straggler", ranks=(1, 2, 4, 6, 7, 9, 10, 11))),
     (
         "mlperf_step_times/v5.0_NVIDIA_2432xH100_llama405b_r1.mllog",
