@@ -38,6 +38,7 @@ PHI_MARGIN = 2.0
 TREND_GAIN = 2.0
 TREND_TRIALS = 60
 MIN_TREND_RECORDS = 40
+MIN_TREND = float(np.log(1.03))
 
 
 @dataclass(frozen=True)
@@ -120,12 +121,13 @@ def shape_of(values: Floats, settings: Settings) -> Shape:
     capped = np.where(np.abs(above) > bar, local, values)
     noise = noise_of(capped)
     z = noise_z(1, max(1, len(values) // MIN_LEVEL_RECORDS), settings)
-    parts = without_drift(capped, _lasting(capped, segments(capped, noise.sigma, noise.memory), noise, z))
-    trend = _trend(capped, parts, noise, z)
+    changes = _lasting(capped, segments(capped, noise.sigma, noise.memory), noise, z, 0.0)
+    trend = _trend(capped, changes, noise, z)
     if trend is not None:
         ramp = _ramp(len(capped), trend.start) * trend.height
         base = float((capped - ramp).mean())
         return Shape(noise, local, spikes, base, base + ramp, (), trend)
+    parts = without_drift(capped, _lasting(capped, changes, noise, z, MIN_LEVEL))
     base = _base(parts)
     level = np.concatenate([np.full(p.length, p.level) for p in parts])
     return Shape(noise, local, spikes, base, level, _slow(capped, parts, base, noise, z), None)
@@ -181,11 +183,11 @@ def _robust_variance(differences: Floats) -> float:
     return float((MAD_TO_SIGMA * np.median(np.abs(differences))) ** 2)
 
 
-def _lasting(values: Floats, parts: list[Segment], noise: Noise, z: float) -> list[Segment]:
+def _lasting(values: Floats, parts: list[Segment], noise: Noise, z: float, least: float) -> list[Segment]:
     """Join stretches that are too short, or whose levels differ by too little, with the neighbour most like them."""
     parts = list(parts)
     while len(parts) > 1:
-        doubt = [_doubt(a, b, noise, z) for a, b in pairwise(parts)]
+        doubt = [_doubt(a, b, noise, z, least) for a, b in pairwise(parts)]
         weakest = int(np.argmax(doubt))
         if doubt[weakest] <= 1.0:
             break
@@ -195,10 +197,10 @@ def _lasting(values: Floats, parts: list[Segment], noise: Noise, z: float) -> li
     return parts
 
 
-def _doubt(first: Segment, second: Segment, noise: Noise, z: float) -> float:
+def _doubt(first: Segment, second: Segment, noise: Noise, z: float, least: float) -> float:
     """Above 1 when the change between two stretches is none; the higher, the surer."""
     height = abs(second.level - first.level)
-    doubt = max(MIN_LEVEL, z * noise.error(first.length, second.length)) / max(height, 1e-12)
+    doubt = max(least, z * noise.error(first.length, second.length)) / max(height, 1e-12)
     short = min(first.length, second.length) < MIN_LEVEL_RECORDS
     return max(doubt, 1.0 + 1.0 / max(height, 1e-6)) if short else doubt
 
@@ -251,7 +253,7 @@ def _trend(values: Floats, parts: list[Segment], noise: Noise, z: float) -> Tren
         if error < best:
             best = error
             chosen = Trend(int(start), height, height * float(np.sqrt(weight / noise.memory)) / noise.sigma)
-    sure = chosen.height >= MIN_LEVEL and chosen.z >= z
+    sure = chosen.height >= MIN_TREND and chosen.z >= z
     if not sure or best + 2 * penalty >= by_levels:
         return None
     return chosen if no_drift(values, _ramp(n, chosen.start)) else None
