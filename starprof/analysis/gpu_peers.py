@@ -7,7 +7,7 @@ slower for it: idle GPUs are not looked at, and what all peers show alike is how
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -87,8 +87,9 @@ def gpus(samples: pd.DataFrame, described: pd.DataFrame | None, hosts: dict[int,
     known = _described(described)
     parts: dict[str, list[float]] = {name: [] for name in _NUMBERS}
     names, products = [], []
-    for (node, gpu), rows in samples.sort_values("mono_ns", kind="stable").groupby(["node", "gpu"]):
-        key = (int(str(node)), int(str(gpu)))
+    for ids, rows in samples.sort_values("mono_ns", kind="stable").groupby(["node", "gpu"]):
+        node, gpu = cast("tuple[float, float]", ids)
+        key = (int(node), int(gpu))
         label, product = known.get(key, (str(key[1]), ""))
         host = hosts.get(key[0], "")
         names.append(f"GPU {label}" + (f" on {host}" if host else ""))

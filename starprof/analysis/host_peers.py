@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -60,7 +60,7 @@ def interfaces(samples: pd.DataFrame, described: pd.DataFrame | None, hosts: Map
     named = samples.merge(described[["node", "nic", "name"]], on=["node", "nic"])
     result = []
     for name, rows in named.groupby("name"):
-        speeds = {int(str(n)): float(v) for n, v in rows.groupby("node")["speed_mbit"].median().items()}
+        speeds = {int(cast("float", n)): float(v) for n, v in rows.groupby("node")["speed_mbit"].median().items()}
         known = np.array([v for v in speeds.values() if v > 0])
         usual = float(np.median(known)) if len(known) >= MIN_HOSTS else float("nan")
         for node, speed in speeds.items():
@@ -107,7 +107,7 @@ def _rates(frame: pd.DataFrame, columns: list[str]) -> dict[int, dict[str, float
     rates = {}
     for node, rows in frame.sort_values("mono_ns", kind="stable").groupby("node"):
         times = numbers(rows, "mono_ns")
-        rates[int(str(node))] = {
+        rates[int(cast("float", node))] = {
             column: growth(times, numbers(rows, column), times[0], times[-1]).per_second for column in columns
         }
     return rates

@@ -9,7 +9,7 @@ UTC_STAMPS, LOCAL_STAMPS, COUNTED = "utc", "local", "counted"
 """What a file's times are: wall clock with a known zone; wall clock without one, read as if it were UTC; made up."""
 
 EARLIEST_S, LATEST_S = 946_684_800, 4_102_444_800
-"""2000 and 2100: a number outside is no wall clock in seconds."""
+"""2000 and 2100: a time outside is none of a training job."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DATE = re.compile(
@@ -54,7 +54,10 @@ def _of_date(
         moment = datetime(int(year), int(month), int(day), int(hour), int(minute), int(second), tzinfo=UTC)
     except ValueError:
         return None
-    ns = (moment - _EPOCH) // timedelta(seconds=1) * 1_000_000_000 + int((fraction or "0").ljust(9, "0"))
+    seconds = (moment - _EPOCH) // timedelta(seconds=1)
+    if not EARLIEST_S <= seconds < LATEST_S:
+        return None
+    ns = seconds * 1_000_000_000 + int((fraction or "0").ljust(9, "0"))
     if not zone:
         return ns, LOCAL_STAMPS
     if zone == "Z":

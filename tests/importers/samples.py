@@ -94,7 +94,8 @@ def nvidia_smi() -> Iterator[Sample]:
     )
     rows = [
         f"2026/01/31 10:30:{t:02d}.12{g}, Tesla V100-SXM2-32GB, {g}, GPU-{g}0000000-1111, 99 %, "
-        f"{150 if g == 2 else 300}.00 W, 300.00 W, {1005 if g == 2 else 1410} MHz, 0x{4 if g == 2 else 0:016x}, 65, 30000 MiB, [N/A]"
+        f"{150 if g == 2 else 300}.00 W, 300.00 W, {1005 if g == 2 else 1410} MHz, "
+        f"0x{4 if g == 2 else 0:016x}, 65, 30000 MiB, [N/A]"
         for t in range(8)
         for g in range(4)
     ]
