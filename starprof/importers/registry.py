@@ -17,6 +17,7 @@ MODULES: tuple[str, ...] = (
     "flight_recorder",
     "horovod_timeline",
     "training_log",
+    "readiness",
     "worker_csv",
     "worker_text",
 )

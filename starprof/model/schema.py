@@ -27,6 +27,7 @@ from starprof.model.tables.host import (
     PROCESS_SAMPLE,
 )
 from starprof.model.tables.job import ATTEMPT, CLOCK, EVENT, GAP, NODE, RANK, RUN, STEP, UNAVAILABLE
+from starprof.model.tables.loader import LOADER_SAMPLE
 from starprof.model.tables.network import NIC, NIC_SAMPLE, TCP, TCP_SAMPLE
 from starprof.model.tables.trace import COLLECTIVE, LINK_TEST, OPERATION
 
@@ -62,6 +63,7 @@ TABLES: tuple[Table, ...] = (
     OPERATION,
     COLLECTIVE,
     LINK_TEST,
+    LOADER_SAMPLE,
 )
 
 BY_NAME = {t.name: t for t in TABLES}
