@@ -78,10 +78,14 @@ def _headline(out: _Lines, run: RunData, verdict: Verdict) -> None:
     out.text(f"{words.VERDICT_TITLES[verdict.verdict].upper()}: {sentence}", BOLD, color)
     if verdict.reason and verdict.verdict != "straggler" and verdict.reason not in sentence:
         out.text(verdict.reason)
+    if verdict.cost.money is not None:
+        out.text(f"In money: {words.money(verdict.cost)}")
     steps = f", steps {verdict.steps[0]}-{verdict.steps[1]}" if verdict.steps else ""
     nodes = len({rank.node for rank in run.ranks})
     spent = f", {words.seconds(total)} in steps" if total == total else ""
     size = f"{verdict.ranks} {_plural('rank', verdict.ranks)} on {nodes} {_plural('node', nodes)}"
+    if run.info.get("timing") == "job":
+        size = "one series for the whole job" + (f" of {verdict.ranks} ranks" if verdict.ranks > 1 else "")
     out.text(f"{verdict.run}: {size}{steps}{spent}", DIM)
     if run.info.get("note"):
         out.text(f"Note: {run.info['note']}", YELLOW)
@@ -113,7 +117,7 @@ def _finding(out: _Lines, number: int, finding: Finding, total: float) -> None:
 
 
 def _ranks(out: _Lines, run: RunData, verdict: Verdict) -> None:
-    if not run.ranks or not len(run.steps.steps):
+    if not run.ranks or not len(run.steps.steps) or run.info.get("timing") == "job":
         return
     finding = facts.main_finding(verdict)
     inside = facts.window(run, finding)
