@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from starprof.analysis import findings as build
 from starprof.analysis import nobody_findings as nobody
+from starprof.analysis.batch import evened, uneven_batches, workload_skew
 from starprof.analysis.causes.base import longest_run, ms, pct, rank_names
 from starprof.analysis.comparison import Comparison
 from starprof.analysis.cost import Reduction, replay, solo_us
@@ -23,9 +25,11 @@ from starprof.analysis.persistent import rotating_periods, rotating_stretches, s
 from starprof.analysis.receipt import not_collected, overhead
 from starprof.analysis.settings import DEFAULT, Settings
 from starprof.analysis.shared import slow_from_the_start, transfer_rises, uniform_slowness
+from starprof.analysis.skew_findings import stage_finding, workload_finding
 from starprof.analysis.slowness import Slowness
 from starprof.analysis.special import special_work
 from starprof.analysis.spiky import single_steps
+from starprof.analysis.stages import heavy_stages
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Cost, Finding, Verdict, VerdictKind
 
@@ -34,6 +38,8 @@ HIGH_TRANSFER_SHARE = 0.2
 SLOWER_RATE = 0.3
 
 Found = list[tuple[Slowness, Finding]]
+
+DEALT: Mapping[str, VerdictKind] = {"workload": "workload-skew", "structural": "structural"}
 
 
 def diagnose(run: RunData, settings: Settings = DEFAULT) -> Verdict:
@@ -93,7 +99,8 @@ def _obstacle(own: OwnTime, settings: Settings) -> str:
 
 def _search(run: RunData, own: OwnTime, settings: Settings) -> tuple[Context, list[Slowness]]:
     """All slownesses that matter, with their costs."""
-    ranks, comparison = slow_ranks(Comparison(own, settings))
+    uneven = uneven_batches(run, own)
+    ranks, comparison = slow_ranks(Comparison(evened(own, uneven), settings))
     context = Context(run, own, Counters(run), settings, comparison)
     ranks = [build.rank_0_work(context, s) for s in ranks]
     shared = [s for s in uniform_slowness(comparison, settings) if s.source == "uniform" or not _covered(s, ranks)]
@@ -101,7 +108,8 @@ def _search(run: RunData, own: OwnTime, settings: Settings) -> tuple[Context, li
     uniform = [s for s in shared if s.source == "uniform"]
     ranks, network = _collateral(ranks, _network(context))
     network = [s for s in network if _explained(s) or _rise_share(own, s) >= settings.min_unexplained_shift]
-    kept = _that_matter(own, settings, ranks + uniform + network + special_work(own, settings))
+    dealt = workload_skew(uneven) + heavy_stages(comparison.own, settings)
+    kept = _that_matter(own, settings, ranks + uniform + network + dealt + special_work(own, settings))
     ranks = rotating_stretches(rotating_periods([s for s in kept if s.source == "rank"], own.shape[0]))
     rest = [s for s in kept if s.source != "rank"]
     kept = _that_matter(own, settings, ranks + rest + single_steps(comparison, ranks + rest))
@@ -166,6 +174,8 @@ def _matters(own: OwnTime, settings: Settings, slowness: Slowness, solo_cost_us:
         return solo_cost_us >= settings.min_one_off_cost_steps * own.healthy_step_us
     if slowness.source == "rotating":
         return solo_cost_us >= settings.min_rotating_cost_share * own.run_us
+    if slowness.source == "workload":
+        return solo_cost_us >= settings.min_workload_cost_share * own.run_us
     if slowness.source == "special":
         return solo_cost_us >= settings.min_special_cost_share * own.run_us
     inside = slice(slowness.start, slowness.end)
@@ -198,6 +208,10 @@ def _findings(context: Context, found: list[Slowness]) -> Found:
             result.append((slowness, nobody.uniform_finding(context, slowness)))
         elif slowness.source == "rotating":
             result.append((slowness, nobody.rotating_finding(context, slowness)))
+        elif slowness.source == "workload":
+            result.append((slowness, workload_finding(context, slowness)))
+        elif slowness.source == "structural":
+            result.append((slowness, stage_finding(context, slowness)))
         elif slowness.source == "network":
             result.append((slowness, network_finding(context, slowness)))
         elif slowness.kind == "one-off":
@@ -230,6 +244,9 @@ def _kind(context: Context, found: Found) -> tuple[VerdictKind, list[Slowness]]:
     blamed = [s for s, finding in found if finding.ranks]
     if blamed:
         return "straggler", blamed
+    for worst, _ in found:
+        if worst.source in ("workload", "structural"):
+            return DEALT[worst.source], [s for s, _ in found if s.source == worst.source]
     for kind in ("rotating", "uniform"):
         about = [s for s, finding in found if s.source == kind or (kind == "rotating" and finding.kind == "rotating")]
         if about:
@@ -250,6 +267,10 @@ def _reason(context: Context, kind: VerdictKind, found: Found, cost: Cost) -> st
         worst = next(f for _, f in found if f.ranks)
         where = f" on {', '.join(worst.nodes)}" if worst.nodes else ""
         return f"{rank_names(worst.ranks).capitalize()}{where}: {worst.cause}, {pct(cost.share)} of the time.{missing}"
+    if kind == "workload-skew":
+        return f"Ranks with larger batches are late ({pct(cost.share)} of the time); no device is to blame.{missing}"
+    if kind == "structural":
+        return f"A pipeline stage is heavier than the others ({pct(cost.share)} of the time); no rank is to blame."
     if kind == "rotating":
         return f"Late steps move over the ranks and cost {pct(cost.share)} of the time; no rank is to blame.{missing}"
     if kind == "uniform":

@@ -43,6 +43,8 @@ class Settings:
         spike_z: see `min_spike`.
         min_rotating_cost_share: irregular spikes on changing ranks are a finding from this share of the run on.
         min_special_cost_share: the same for garbage collection, checkpoints, evaluation, compilation.
+        min_workload_cost_share: the same for uneven batches; below it they only leave the comparison of ranks.
+        min_stage_excess: a pipeline stage is heavy when it needs this much more of the healthy step than the others.
         min_one_off_cost_steps: a single spike is listed when it costs this many healthy steps.
         min_shift: least rise of everybody's own time, or of the transfer, that is reported.
         min_unexplained_shift: the same for a transfer whose slow link no counter shows.
@@ -75,6 +77,8 @@ class Settings:
     spike_z: float = 6.0
     min_rotating_cost_share: float = 0.10
     min_special_cost_share: float = 0.01
+    min_workload_cost_share: float = 0.02
+    min_stage_excess: float = 0.10
     min_one_off_cost_steps: float = 2.0
     min_shift: float = 0.10
     min_unexplained_shift: float = 0.20
