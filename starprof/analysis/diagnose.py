@@ -10,32 +10,28 @@ import numpy as np
 from starprof.analysis import findings as build
 from starprof.analysis import nobody_findings as nobody
 from starprof.analysis.batch import evened, uneven_batches, workload_skew
-from starprof.analysis.causes.base import longest_run, ms, pct, rank_names
+from starprof.analysis.causes.base import ms, pct, rank_names
 from starprof.analysis.comparison import Comparison
 from starprof.analysis.cost import Reduction, replay, solo_us
 from starprof.analysis.counters import Counters
 from starprof.analysis.findings import Context
 from starprof.analysis.judges import JUDGES
-from starprof.analysis.links import Windows
-from starprof.analysis.network import locate
 from starprof.analysis.network_findings import network_finding
 from starprof.analysis.noise import MANY_RANKS
 from starprof.analysis.own_time import OwnTime, own_time
 from starprof.analysis.persistent import rotating_periods, rotating_stretches, slow_ranks
 from starprof.analysis.receipt import not_collected, overhead
 from starprof.analysis.settings import DEFAULT, Settings
-from starprof.analysis.shared import slow_from_the_start, transfer_rises, uniform_slowness
+from starprof.analysis.shared import uniform_slowness
 from starprof.analysis.skew_findings import stage_finding, workload_finding
+from starprof.analysis.slow_reductions import collateral, explained, rise_share, slow_reductions
 from starprof.analysis.slowness import Slowness
 from starprof.analysis.special import special_work
 from starprof.analysis.spiky import single_steps
 from starprof.analysis.stages import heavy_stages
+from starprof.model import causes
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Cost, Finding, Verdict, VerdictKind
-
-COLLATERAL_SLACK = 10
-HIGH_TRANSFER_SHARE = 0.2
-SLOWER_RATE = 0.3
 
 Found = list[tuple[Slowness, Finding]]
 
@@ -106,8 +102,8 @@ def _search(run: RunData, own: OwnTime, settings: Settings) -> tuple[Context, li
     shared = [s for s in uniform_slowness(comparison, settings) if s.source == "uniform" or not _covered(s, ranks)]
     ranks += [s for s in shared if s.source == "rank"]
     uniform = [s for s in shared if s.source == "uniform"]
-    ranks, network = _collateral(ranks, _network(context))
-    network = [s for s in network if _explained(s) or _rise_share(own, s) >= settings.min_unexplained_shift]
+    ranks, network = collateral(ranks, slow_reductions(context))
+    network = [s for s in network if explained(s) or rise_share(own, s) >= settings.min_unexplained_shift]
     dealt = workload_skew(uneven) + heavy_stages(comparison.own, settings)
     kept = _that_matter(own, settings, ranks + uniform + network + dealt + special_work(own, settings))
     ranks = rotating_stretches(rotating_periods([s for s in kept if s.source == "rank"], own.shape[0]))
@@ -119,48 +115,6 @@ def _search(run: RunData, own: OwnTime, settings: Settings) -> tuple[Context, li
 def _covered(slowness: Slowness, ranks: list[Slowness]) -> bool:
     """A rise of most ranks is already there as late ranks."""
     return any(s.start < slowness.end and slowness.start < s.end for s in ranks)
-
-
-def _network(context: Context) -> list[Slowness]:
-    """Rises of the transfer, and a transfer that was slow from the start, with the place of the slow link."""
-    own, settings = context.own, context.settings
-    result = []
-    for rise in transfer_rises(own, settings):
-        past = longest_run(~rise.steps)
-        windows = Windows(own, (rise.start, rise.end), past if past[1] - past[0] >= settings.min_slow_steps else None)
-        result.append(replace(rise, place=locate(windows, context.counters)))
-    if result or np.median(own.transfer) < HIGH_TRANSFER_SHARE * own.healthy_step_us:
-        return result
-    place = locate(Windows(own, (0, own.shape[1]), None), context.counters)
-    if len(place.places) != 1 or place.slow is None or place.fast is None:
-        return []
-    ratio = place.slow.bytes_per_s / place.fast.bytes_per_s
-    if not ratio <= SLOWER_RATE:
-        return []
-    # What the same transfer would take at the rate that the other links show.
-    return [replace(slow_from_the_start(own, own.transfer * (1.0 - ratio)), place=place)]
-
-
-def _collateral(ranks: list[Slowness], network: list[Slowness]) -> tuple[list[Slowness], list[Slowness]]:
-    """A slower reduction that begins with a rank's slowness, and that no socket explains, is part of it."""
-    left = []
-    for rise in network:
-        near = [i for i, s in enumerate(ranks) if s.blame and abs(s.start - rise.start) <= COLLATERAL_SLACK]
-        if _explained(rise) or not near:
-            left.append(rise)
-            continue
-        culprit = ranks[near[0]]
-        ranks[near[0]] = replace(culprit, reduction=replace(culprit.reduction, transfer=rise.reduction.transfer))
-    return ranks, left
-
-
-def _explained(rise: Slowness) -> bool:
-    """Counters show where the reduction got slow."""
-    return rise.place is not None and (bool(rise.place.places) or rise.place.all_alike)
-
-
-def _rise_share(own: OwnTime, rise: Slowness) -> float:
-    return (rise.after_us - rise.before_us) / own.healthy_step_us
 
 
 def _that_matter(own: OwnTime, settings: Settings, found: list[Slowness]) -> list[Slowness]:
@@ -251,13 +205,19 @@ def _kind(context: Context, found: Found) -> tuple[VerdictKind, list[Slowness]]:
         about = [s for s, finding in found if s.source == kind or (kind == "rotating" and finding.kind == "rotating")]
         if about:
             return kind, about
-    network = [s for s, _ in found if s.source == "network"]
+    network = [(s, finding) for s, finding in found if s.source == "network"]
     if network:
-        place = network[0].place
-        alike = place is not None and place.all_alike
-        path = place is not None and place.path and len(place.places) == 2
-        return ("uniform" if alike else "shared" if path else "inconclusive"), network
+        return _network_kind(*network[0]), [s for s, _ in network]
     return ("inconclusive" if context.own.missing else "none"), []
+
+
+def _network_kind(slowness: Slowness, finding: Finding) -> VerdictKind:
+    """A slow reduction for which no rank is to blame."""
+    if finding.cause == causes.UNKNOWN:
+        return "inconclusive"
+    alike = slowness.place is not None and slowness.place.all_alike
+    everywhere = slowness.wire is not None and not slowness.wire.nodes
+    return "uniform" if alike or everywhere else "shared"
 
 
 def _reason(context: Context, kind: VerdictKind, found: Found, cost: Cost) -> str:
@@ -273,10 +233,12 @@ def _reason(context: Context, kind: VerdictKind, found: Found, cost: Cost) -> st
         return f"A pipeline stage is heavier than the others ({pct(cost.share)} of the time); no rank is to blame."
     if kind == "rotating":
         return f"Late steps move over the ranks and cost {pct(cost.share)} of the time; no rank is to blame.{missing}"
+    if kind == "uniform" and all(s.source != "uniform" for s, _ in found):
+        return f"The reduction is slow for everybody ({pct(cost.share)} of the time); no rank is to blame.{missing}"
     if kind == "uniform":
         return f"All ranks slowed down together ({pct(cost.share)} of the time); there is no straggler.{missing}"
     if kind == "shared":
-        return f"A path that ranks share is slow ({pct(cost.share)} of the time); no rank is to blame.{missing}"
+        return f"Something that ranks share is slow ({pct(cost.share)} of the time); no rank is to blame.{missing}"
     if kind == "inconclusive" and found and not own.missing:
         return f"The reduction became slower ({pct(cost.share)} of the time), but not whose fault it is could be told."
     if kind == "inconclusive":

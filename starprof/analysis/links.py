@@ -74,7 +74,7 @@ def links(windows: Windows, counters: Counters, by_rank: bool) -> Mapping[Pair, 
         return {}
     row_of_node = {info.node: row for row, info in enumerate(windows.own.infos)}
     gathered: dict[Pair, list[Link]] = {}
-    for pair, node, rows in _sockets(counters, by_rank):
+    for pair, node, rows in sockets(counters, by_rank):
         if node not in row_of_node:
             continue
         link = _figures(rows, counters, windows, row_of_node[node])
@@ -84,7 +84,7 @@ def links(windows: Windows, counters: Counters, by_rank: bool) -> Mapping[Pair, 
     return {pair: max(found, key=lambda link: link.rtt_us) for pair, found in gathered.items()}
 
 
-def _sockets(counters: Counters, by_rank: bool) -> Iterator[tuple[Pair, int, pd.DataFrame]]:
+def sockets(counters: Counters, by_rank: bool) -> Iterator[tuple[Pair, int, pd.DataFrame]]:
     """(places, node of the socket, samples) of every socket whose two places are known and differ."""
     names = counters.table("tcp")
     samples = counters.series("tcp_sample", ("node", "socket"))

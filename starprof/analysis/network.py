@@ -8,7 +8,7 @@ answer is which two nodes, and what to test next.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,7 +103,12 @@ def _others(quickest: float, link: Link, seen: Mapping[Pair, Link]) -> float:
 
 
 def explaining(seen: Mapping[Pair, Link], slow: set[Pair]) -> list[int]:
-    """Places that alone explain the slow links: nearly all of their own links are slow, nearly none without them."""
+    """Places that alone explain the slow links."""
+    return explaining_pairs(set(seen), slow)
+
+
+def explaining_pairs(seen: Set[Pair], slow: Set[Pair]) -> list[int]:
+    """Places that alone explain the bad pairs: nearly all of their own are bad, nearly none is without them."""
     result = []
     for place in _ends(slow):
         own = [pair for pair in seen if place in pair]
@@ -113,7 +118,7 @@ def explaining(seen: Mapping[Pair, Link], slow: set[Pair]) -> list[int]:
     return result
 
 
-def _ends(pairs: set[Pair]) -> list[int]:
+def _ends(pairs: Set[Pair]) -> list[int]:
     return sorted({place for pair in pairs for place in pair})
 
 

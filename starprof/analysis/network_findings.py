@@ -8,6 +8,7 @@ from starprof.analysis.causes import ms
 from starprof.analysis.findings import Context
 from starprof.analysis.network import Location
 from starprof.analysis.slowness import Slowness
+from starprof.analysis.wire.base import WireCause
 from starprof.analysis.words import bit_rate, confidence, when
 from starprof.model import causes
 from starprof.model.verdict import Finding
@@ -25,6 +26,8 @@ def network_finding(context: Context, slowness: Slowness) -> Finding:
         confidence=confidence(slowness, 1.0, False),
         verify=f"The waiting in collectives should fall back to {ms(slowness.before_us)} per step on all ranks.",
     )
+    if slowness.wire is not None:
+        return _by_counters(context, base, slowness.wire, place, first)
     if len(place.places) == 1:
         return _blamed_link(context, base, place, first)
     if len(place.places) == 2:
@@ -47,6 +50,28 @@ def network_finding(context: Context, slowness: Slowness) -> Finding:
         next="Measure the bandwidth of every pair of nodes (iperf3, nccl-tests) while the job runs slowly."
         if place.seen
         else "Record TCP and interface counters on every node to see whose link it is.",
+    )
+
+
+def _by_counters(context: Context, base: Finding, wire: WireCause, place: Location, first: str) -> Finding:
+    same = place.slow is not None and not place.by_rank and place.places == wire.nodes
+    lines = (first, *wire.evidence)
+    if same:
+        lines += (
+            f"Only the sockets that touch {', '.join(context.hosts(list(wire.nodes)))} are slow as well: "
+            f"{_link_words(place)}.",
+        )
+    return replace(
+        base,
+        cause=wire.cause,
+        ranks=wire.ranks,
+        nodes=context.hosts(list(wire.nodes)),
+        cause_share=round(wire.share, 3),
+        confidence=round(wire.certainty * base.confidence, 3),
+        evidence=lines,
+        action=wire.action,
+        verify=f"{wire.verify} {base.verify}",
+        next=wire.next,
     )
 
 

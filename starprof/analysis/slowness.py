@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from starprof.analysis.arrays import Bools
 from starprof.analysis.cost import Reduction
 from starprof.analysis.network import Location
 from starprof.model.verdict import FindingKind
+
+if TYPE_CHECKING:
+    from starprof.analysis.wire.base import WireCause
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class Slowness:
         before_us: level of the series before a rise, for sources uniform and network.
         after_us: level in it.
         place: where the slow link is, for source network.
+        wire: why the reduction is slow, for source network, when counters show it.
     """
 
     kind: FindingKind
@@ -55,3 +60,4 @@ class Slowness:
     before_us: float = 0.0
     after_us: float = 0.0
     place: Location | None = None
+    wire: WireCause | None = None

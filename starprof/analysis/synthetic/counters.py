@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 FOREIGN_PID = 99_000
 GRADIENT_BYTES = 2_000_000
+REDUCED_BYTES = 2.0 * GRADIENT_BYTES
+CONTROL_BYTES = 10_000.0
 NIC_SPEED_MBIT = 10_000
 HEALTHY_RTT_US = 150.0
 SLOW_RTT_US = 20_000.0
@@ -281,7 +283,7 @@ class _Counters:
             for fault in self.run.faults:
                 if isinstance(fault, SlowNic) and fault.node == node and fault.speed_mbit is not None:
                     speed[slow] = fault.speed_mbit
-            sent = self.cumulative(np.full(self.run.steps, 2.0 * GRADIENT_BYTES))
+            sent = self.cumulative(np.full(self.run.steps, CONTROL_BYTES if self.run.infiniband else REDUCED_BYTES))
             yield {
                 "node": node,
                 "mono_ns": self.ticks_ns.astype(np.int64),
@@ -297,23 +299,26 @@ class _Counters:
                 "qdisc_backlog_bytes": np.where(slow, 300_000.0, 0.0),
                 "qdisc_overlimits": np.cumsum(slow * 40.0),
                 "qdisc_backlog_drops": 0.0,
+                "rx_prio0_packets": self.cumulative(np.full(self.run.steps, 20.0)),
+                "rx_other_prio_packets": self.cumulative(np.full(self.run.steps, 4_000.0 * self.run.infiniband)),
             }
+        if self.run.infiniband:
+            reduced = self.cumulative(np.full(self.run.steps, REDUCED_BYTES))
+            yield from devices.ports(self.run, self.ticks_ns, reduced)
 
     def nic_names(self) -> pd.DataFrame:
-        return _frame(
-            network.NIC,
-            [
-                {
-                    "node": [n],
-                    "nic": [1],
-                    "name": ["eth0"],
-                    "type": ["ethernet"],
-                    "qdisc": ["fq_codel"],
-                    "addresses": [f"10.0.0.{n + 1}"],
-                }
-                for n in range(self.run.nodes)
-            ],
-        )
+        ethernet = [
+            {
+                "node": [n],
+                "nic": [1],
+                "name": ["eth0"],
+                "type": ["ethernet"],
+                "qdisc": ["fq_codel"],
+                "addresses": [f"10.0.0.{n + 1}"],
+            }
+            for n in range(self.run.nodes)
+        ]
+        return _frame(network.NIC, [*ethernet, *(devices.port_names(self.run) if self.run.infiniband else [])])
 
     def pairs(self) -> list[tuple[int, int]]:
         """Connected ranks: full mesh as gloo does for few ranks, else a ring; both directions are listed."""

@@ -61,6 +61,7 @@ class SyntheticRun:
         missing_ranks: ranks that left no records at all.
         gpus: each rank computes on a GPU of its own, with counters.
         numa_nodes: NUMA nodes of a machine; its cores and GPUs are dealt to them in equal blocks.
+        infiniband: each node has an InfiniBand port that carries the reductions instead of the Ethernet.
         cpu_lists: affinity mask per rank instead of all cores.
     """
 
@@ -81,6 +82,7 @@ class SyntheticRun:
     missing_ranks: tuple[int, ...] = ()
     gpus: bool = False
     numa_nodes: int = 1
+    infiniband: bool = False
     cpu_lists: Mapping[int, str] = field(default_factory=dict)
 
     @property

@@ -31,6 +31,7 @@ class Trouble:
         adds: per phase (or `transfer`) the time added per step, microseconds.
         shows: per `table.column` the value that a gauge has meanwhile.
         grows: per `table.column` what a counter grows by per second meanwhile.
+        stops: `table.column` of counters that stand still meanwhile. `nic_sample#2.tx_bytes` means interface 2 only.
         start: first step of it.
         end: first step no longer hit; None = to the end.
         share: random share of the steps that lose time.
@@ -41,6 +42,7 @@ class Trouble:
     adds: Mapping[str, float] = field(default_factory=dict)
     shows: Mapping[str, float] = field(default_factory=dict)
     grows: Mapping[str, float] = field(default_factory=dict)
+    stops: tuple[str, ...] = ()
     start: int = 0
     end: int | None = None
     share: float = 1.0
@@ -65,31 +67,45 @@ class Trouble:
 
     def show(self, run: SyntheticRun, frames: Mapping[str, pd.DataFrame], edges_ns: Floats) -> None:
         """Write what the counters show into a run's frames."""
-        first, last = self.start, run.steps if self.end is None else self.end
+        first = edges_ns[self.start]
+        last = edges_ns[run.steps if self.end is None else self.end]
+        for name in self.stops:
+            frame, column, of_device = _place(run, frames, name, self.on)
+            for rows in frame[of_device].groupby([c for c in ("node", "nic", "gpu") if c in frame]).groups.values():
+                times, values = frame.loc[rows, "mono_ns"], frame.loc[rows, column].astype(np.float64)
+                held = np.interp([first, last], times, values)
+                moved = np.where(times <= first, values, np.where(times <= last, held[0], values - held[1] + held[0]))
+                frame.loc[rows, column] = moved
         for name, value in (*self.shows.items(), *self.grows.items()):
-            table, _, column = name.partition(".")
-            frame = frames[table]
-            of_device = _devices(run, table, frame, self.on)
+            frame, column, of_device = _place(run, frames, name, self.on)
             times = frame["mono_ns"].to_numpy(np.float64)
-            on = (times >= edges_ns[first]) & (times <= edges_ns[last])
-            if next(c.kind for c in BY_NAME[table].columns if c.name == column) is Kind.COUNTER:
-                until = np.clip(times - edges_ns[first], 0.0, edges_ns[last] - edges_ns[first]) / 1e9
+            if _kind(name) is Kind.COUNTER:
+                until = np.clip(times - first, 0.0, last - first) / 1e9
                 grown = np.where(of_device, np.rint(value * until), 0.0)
                 frame[column] = frame[column].astype(np.float64) + grown
             else:
-                frame.loc[on & of_device, column] = value
+                frame.loc[(times >= first) & (times <= last) & of_device, column] = value
 
 
-def _devices(run: SyntheticRun, table: str, frame: pd.DataFrame, ranks: tuple[int, ...]) -> Bools:
-    """Rows of the devices (process, CPU, GPU, else the whole node) that belong to some ranks."""
-    nodes = {int(run.node_of[rank]) for rank in ranks}
-    here = frame["node"].isin(nodes).to_numpy()
+def _kind(name: str) -> Kind:
+    table, _, column = name.partition(".")
+    return next(c.kind for c in BY_NAME[table.partition("#")[0]].columns if c.name == column)
+
+
+def _place(
+    run: SyntheticRun, frames: Mapping[str, pd.DataFrame], name: str, ranks: tuple[int, ...]
+) -> tuple[pd.DataFrame, str, Bools]:
+    """(frame, column, rows) that a name means: those of some ranks' process, socket, CPU, GPU, else of their nodes."""
+    where, _, column = name.partition(".")
+    table, _, device = where.partition("#")
+    frame = frames[table]
+    here = frame["node"].isin({int(run.node_of[rank]) for rank in ranks}).to_numpy()
     if table == "gpu_sample":
-        return np.asarray(here & frame["gpu"].isin([GPU_ID_0 + rank for rank in ranks]))
-    if table in ("process_sample", "tcp_sample"):
-        return np.asarray(here & frame["rank"].isin(ranks))
-    if table == "cpu_sample":
-        return np.asarray(here & frame["cpu"].isin([rank % run.cores for rank in ranks]))
-    if table == "nic_sample":
-        return here
-    return np.asarray(here)
+        here = here & frame["gpu"].isin([GPU_ID_0 + rank for rank in ranks]).to_numpy()
+    elif table in ("process_sample", "tcp_sample"):
+        here = here & frame["rank"].isin(ranks).to_numpy()
+    elif table == "cpu_sample":
+        here = here & frame["cpu"].isin([rank % run.cores for rank in ranks]).to_numpy()
+    elif table == "nic_sample":
+        here = here & (frame["nic"] == int(device or 1)).to_numpy()
+    return frame, column, np.asarray(here)
