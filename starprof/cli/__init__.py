@@ -59,7 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         build_app()(args=None if argv is None else list(argv), prog_name="starprof")
     except StarprofError as error:
-        print(f"starprof: {error}", file=sys.stderr)
+        from starprof.reports.plain import printable
+
+        print(f"starprof: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from starprof.cli.price import GPU_HOUR_PRICE, priced
+
 if TYPE_CHECKING:
     from starprof.model.rundata import RunData
     from starprof.model.verdict import Verdict
@@ -24,13 +26,14 @@ def register(app: typer.Typer) -> None:
 def summary(
     run: Path = typer.Argument(help="Run file (NAME.starprof)."),
     as_json: bool = typer.Option(False, "--json", help="Print exactly the verdict object as JSON."),
+    gpu_hour_price: float | None = GPU_HOUR_PRICE,
 ) -> None:
     """Say who is slow, why, what it costs and what to do."""
     from starprof.analysis import diagnose
     from starprof.store.query import load_run
 
     data = load_run(run)
-    verdict = diagnose(data)
+    verdict = priced(diagnose(data), gpu_hour_price)
     show(data, verdict, as_json=as_json)
     if verdict.steps is None:  # no samples are not a healthy run
         raise typer.Exit(1)
@@ -39,9 +42,10 @@ def summary(
 def show(data: RunData, verdict: Verdict, *, as_json: bool) -> None:
     """Print a verdict on stdout, for people or as JSON; what to know about the run file goes to stderr."""
     from starprof.reports import terminal
+    from starprof.reports.plain import printable
 
     if data.info["note"]:
-        print(f"starprof: {data.info['note']}", file=sys.stderr)
+        print(f"starprof: {printable(str(data.info['note']))}", file=sys.stderr)
     if as_json:
         print(json.dumps(verdict.to_json(), indent=2))
         return

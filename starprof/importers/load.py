@@ -78,13 +78,13 @@ def _recognised(sources: Sequence[Source]) -> _Found:
         except InputError as error:
             found.left[source.name] = str(error)
     for importer in steps_importers():
-        own = [s for s in waiting if importer.recognises(s)]
+        own = [s for s in waiting if _takes(importer, s)]
         if own:
             found.groups.append((importer, own))
             waiting = [s for s in waiting if s not in own]
             break
     for importer in metrics_importers():
-        own = [s for s in waiting if importer.recognises(s)]
+        own = [s for s in waiting if _takes(importer, s)]
         if own:
             found.groups.append((importer, own))
             waiting = [s for s in waiting if s not in own]
@@ -92,6 +92,14 @@ def _recognised(sources: Sequence[Source]) -> _Found:
         raise InputError(_nothing_known(sources, found))
     found.left |= {s.name: "" for s in waiting}
     return found
+
+
+def _takes(importer: Importer, source: Source) -> bool:
+    """Whether an importer recognises a source; one that is damaged beyond its head is nobody's."""
+    try:
+        return importer.recognises(source)
+    except InputError:
+        return False
 
 
 def _nothing_known(sources: Sequence[Source], found: _Found) -> str:
