@@ -87,6 +87,90 @@ def training_log() -> Iterator[Sample]:
     yield Sample("training-log", {"train.log": _lines(*steps)})
 
 
+def op_trace() -> Iterator[Sample]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [
+        {"step": step, "optype": kind, "start_ts": start + 0.01 * dp, "duration": lasts * (1.0 + dp),
+         "dp_rank": dp, "stage": pp, "rank": 2 * dp + pp, "seq_id": mb, "mc": 0, "mb_id": mb}
+        for step in range(4) for dp in (0, 1) for pp in (0, 1) for mb in (0, 1)
+        for kind, start, lasts in (("forward-compute", 0.1 * mb, 0.08), ("backward-compute", 0.3 + 0.2 * mb, 0.16))
+    ]  # fmt: skip
+    out = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), out)
+    yield Sample("op-trace", {"trace-X.parquet": out.getvalue(), "meta-X.yaml": b"dp: 2\npp: 2\ntp: 1\n"})
+
+
+def tracelens() -> Iterator[Sample]:
+    header = (
+        "rank,Process Group Name,Process Group Ranks,Collective name,Group size,dtype,In msg nelems,stream,"
+        "dur_sum,dur_mean,dur_std,dur_min,dur_max,operation_count"
+    )
+    rows = [
+        f'{r},0,"[0, 1, 2, 3]",_reduce_scatter_base,4,Float,1024,6,{160 * d},{d},1.5,{d - 5},{d + 5},160'
+        for r, d in enumerate((900.0, 100.0, 880.0, 910.0))
+    ]
+    yield Sample("tracelens", {"nccl_summary_long.csv": _lines(header, *rows)})
+
+
+def msprof() -> Iterator[Sample]:
+    header = (
+        "Step,Type,Index,Computing,Communication(Not Overlapped),Overlapped,Communication,Free,Stage,Bubble,"
+        "Communication(Not Overlapped and Exclude Receive)"
+    )
+    rows = [
+        f",rank,{r},80000.5,{400000 - 300000 * (r == 1)},5000,405000,{900000 + 300000 * (r == 1)},1400000,0,0"
+        for r in range(4)
+    ]
+    times = {"Start Timestamp(us)": 1.7e15, "Elapse Time(ms)": 120.5, "Transit Time(ms)": 0.5, "Wait Time(ms)": 110.0}
+    call = {str(r): {"Communication Time Info": times} for r in (0, 1)}
+    operations = {"(0, 1)": {"step": {"hcom_broadcast__501_0@1": call, "hcom_allReduce__501_1@1": call}}}
+    yield Sample("msprof", {"cluster_step_trace_time.csv": _lines(header, *rows)})
+    yield Sample(
+        "msprof",
+        {
+            "cluster_step_trace_time.csv": _lines(header, *rows),
+            "cluster_communication.json": json.dumps(operations).encode(),
+        },
+    )
+
+
+def horovod() -> Iterator[Sample]:
+    events: list[dict[str, object]] = [{"ph": "i", "name": "CYCLE_START", "ts": 1000, "s": "g"}]
+    for tensor in (1, 2):
+        events.append({"name": "process_name", "ph": "M", "pid": tensor, "args": {"name": f"allreduce.layer{tensor}"}})
+    for call in range(12):
+        start, tensor = 2000 + 1000 * call, 1 + call % 2
+        events.append({"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": start, "pid": tensor})
+        for rank in range(3):
+            events.append({"ph": "X", "name": str(rank), "ts": start + 5 + 200 * (rank == 2), "pid": tensor, "dur": 0})
+        events += [
+            {"ph": "E", "ts": start + 300, "pid": tensor},
+            {"ph": "B", "name": "ALLREDUCE", "ts": start + 301, "pid": tensor},
+            {"ph": "E", "ts": start + 400, "pid": tensor},
+        ]
+    yield Sample("horovod-timeline", {"timeline.json": _lines("[", *(json.dumps(e) + "," for e in events))})
+
+
+def readiness() -> Iterator[Sample]:
+    series = {str(r): [0.3 if r == 2 else 0.98 - 0.01 * (i % 3) for i in range(40)] for r in range(4)}
+    times = {"event_time": [str(1_754_963_040 + 60 * i) for i in range(40)]}
+    yield Sample("data-readiness", {"data_readiness.json": json.dumps(times | series).encode()})
+
+
+def worker_csv() -> Iterator[Sample]:
+    long = [f"{w},{s},{300.5 + 200 * (w == 3) + s % 5}" for s in range(30) for w in range(5)]
+    yield Sample("worker-times", {"times.csv": _lines("worker,step,step_time_ms", *long)})
+    wide = [",".join([str(s), *(str(300.5 + 200 * (w == 3) + s % 5) for w in range(5))]) for s in range(30)]
+    yield Sample("worker-times", {"wide.csv": _lines("step," + ",".join(f"worker_{w}" for w in range(5)), *wide)})
+
+
+def worker_log() -> Iterator[Sample]:
+    lines = [f"rank: {w}, total_time={6.9 - 5.5 * (w % 3 == 0)}, node n{w % 2}" for _ in range(3) for w in range(6)]
+    yield Sample("worker-log", {"workers.log": _lines(*lines)})
+
+
 def nvidia_smi() -> Iterator[Sample]:
     header = (
         "timestamp, name, index, uuid, utilization.gpu [%], power.draw [W], power.limit [W], clocks.current.sm [MHz], "
@@ -164,6 +248,13 @@ MAKERS: tuple[Callable[[], Iterator[Sample]], ...] = (
     kineto,
     flight_recorder,
     training_log,
+    op_trace,
+    tracelens,
+    msprof,
+    horovod,
+    readiness,
+    worker_csv,
+    worker_log,
     nvidia_smi,
     dmon,
     prometheus,
