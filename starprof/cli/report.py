@@ -7,6 +7,8 @@ from pathlib import Path
 
 import typer
 
+from starprof.cli.price import GPU_HOUR_PRICE, priced
+
 
 def register(app: typer.Typer) -> None:
     """Add the verb to the command line."""
@@ -17,6 +19,7 @@ def report(
     run: Path = typer.Argument(help="Run file (NAME.starprof)."),
     output: Path = typer.Option(..., "-o", "--output", help="HTML file to write."),
     force: bool = typer.Option(False, "--force", help="Overwrite the file if it exists."),
+    gpu_hour_price: float | None = GPU_HOUR_PRICE,
     redact: bool = typer.Option(False, "--redact", help="Replace host names, commands, paths, addresses and UUIDs."),
 ) -> None:
     """Write a self-contained HTML page: who is slow, why, what it costs, with every chart."""
@@ -28,7 +31,7 @@ def report(
 
     write.check_target(output, force=force)
     data = load_run(run)
-    verdict = diagnose(data)
+    verdict = priced(diagnose(data), gpu_hour_price)
     if redact:
         data, verdict = redacted(data, verdict)
     size = write.write(output, html.render(data, verdict))

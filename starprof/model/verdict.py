@@ -26,11 +26,16 @@ FindingKind = Literal["chronic", "transient", "rotating", "periodic", "trend", "
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What the slowness costs: wall seconds of the job, their share of its time, and GPU hours (all ranks)."""
+    """What the slowness costs: wall seconds of the job, their share of its time, and GPU hours (all ranks).
+
+    Attributes:
+        money: the GPU hours at the price that the user gave, in its currency; None without a price.
+    """
 
     seconds: float
     share: float
     gpu_hours: float
+    money: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from starprof.model import causes
-from starprof.model.verdict import Finding, Verdict
+from starprof.model.verdict import Cost, Finding, Verdict
 
 CAUSE_TITLES = {
     causes.GPU_COMPUTE: "slow GPU compute",
@@ -175,6 +175,14 @@ def certainty(confidence: float) -> str:
         if confidence >= least:
             return word
     return "a guess"
+
+
+def money(cost: Cost) -> str:
+    """Cost in money with the GPU hours it stands for: "36.63 (18.3 GPU hours)"; empty without a price."""
+    if cost.money is None:
+        return ""
+    digits = 2 if abs(cost.money) >= 1 or cost.money == 0 else 4
+    return f"{cost.money:,.{digits}f} ({cost.gpu_hours:.3g} GPU hours)"
 
 
 def gain(finding: Finding, total_seconds: float) -> str:

@@ -14,7 +14,7 @@ from starprof.analysis.whatif.passes import Passes, passes_of
 from starprof.analysis.whatif.replay import Replay, replay_of
 from starprof.analysis.whatif.shares import Shares, of_workers, recovered, shares
 from starprof.analysis.whatif.slow_ranks import slow_ranks, uneven_pipelines
-from starprof.analysis.whatif.suspect import Prices, Suspect, priced
+from starprof.analysis.whatif.suspect import Prices, Suspect
 from starprof.analysis.whatif.trace import OpTrace, op_trace
 from starprof.analysis.whatif.transfers import slow_groups, slow_links
 from starprof.analysis.whatif.uneven import heavy_stage, random_stalls, uneven_data
@@ -24,8 +24,10 @@ from starprof.model.verdict import Cost, Finding, Verdict
 MIN_STEPS = 3
 LEAST_COST = {"straggler": 0.02, "rotating": 0.10}
 """Least share of its steps' time that a fault must cost, by verdict ..."""
+LEAST_PLAIN_COST = 0.005
+"""... of one that is plain to see ..."""
 LEAST_COST_ELSE = 0.05
-"""... and of others: a few percent of unevenness are in every job."""
+"""... and of the rest: a few percent of unevenness are in every job."""
 
 
 def judge(run: RunData, settings: Settings, empty: Verdict) -> Verdict | None:
@@ -49,50 +51,64 @@ def judge(run: RunData, settings: Settings, empty: Verdict) -> Verdict | None:
     if len(replay.steps) < MIN_STEPS:
         return replace(empty, reason=_too_short(replay, found, trace))
     passes = passes_of(replay)
-    suspects = _that_matter(replay, _suspects(replay, passes, settings))
+    suspects = _that_matter(replay, _located(replay, passes, settings), _general(replay, passes))
     return _verdict(run, replay, found, suspects, empty)
 
 
-def _suspects(replay: Replay, passes: Passes, settings: Settings) -> list[Suspect]:
-    """Everything that might be, the more certain first."""
+def _located(replay: Replay, passes: Passes, settings: Settings) -> list[Suspect]:
+    """Everything that is at a certain place."""
     ranks = slow_ranks(replay, passes, settings)
     ranks += slow_work(replay, passes, settings) + late_begins(replay, passes, settings)
-    maybe = [heavy_stage(replay, passes), uneven_data(replay, passes), random_stalls(replay, passes)]
-    general = [suspect for suspect in maybe if suspect is not None]
     links = slow_links(replay, settings) + slow_groups(replay)
-    return ranks + links + uneven_pipelines(replay, passes, settings) + general
+    return ranks + links + uneven_pipelines(replay, passes, settings)
 
 
-def _that_matter(replay: Replay, suspects: Sequence[Suspect]) -> list[Suspect]:
-    """Those that cost the job enough by themselves; what is left over once those before are fixed."""
-    kept: list[Suspect] = []
-    for suspect in suspects:
-        prices = priced(replay, [*kept, suspect])
-        left = prices.total_us - (priced(replay, kept).total_us if kept else 0.0)
-        least = LEAST_COST.get(suspect.verdict, LEAST_COST_ELSE)
-        if min(left, prices.alone_us[-1]) >= least * prices.inside_us[-1]:
+def _general(replay: Replay, passes: Passes) -> list[Suspect]:
+    """How the work is split, the costlier way first, and what stalls at random."""
+    ways = [suspect for suspect in (heavy_stage(replay, passes), uneven_data(replay, passes)) if suspect is not None]
+    prices = Prices(replay, ways)
+    order = sorted(range(len(ways)), key=lambda i: -prices.alone_us(i))
+    stalls = random_stalls(replay, passes)
+    return [ways[i] for i in order] + ([stalls] if stalls is not None else [])
+
+
+def _that_matter(replay: Replay, located: Sequence[Suspect], general: Sequence[Suspect]) -> list[Suspect]:
+    """Those that cost the job enough: at a place as if it were the only one, else of what the others leave."""
+    prices = Prices(replay, located)
+    everyone = range(len(located))
+    kept = [
+        suspect
+        for index, suspect in enumerate(located)
+        if prices.solo_us(index, everyone) >= _least(suspect) * prices.inside_us(index)
+    ]
+    for suspect in general:
+        prices = Prices(replay, [*kept, suspect])
+        last = len(kept)
+        if prices.solo_us(last, range(last)) >= _least(suspect) * prices.inside_us(last):
             kept.append(suspect)
     return kept
+
+
+def _least(suspect: Suspect) -> float:
+    return LEAST_PLAIN_COST if suspect.plain else LEAST_COST.get(suspect.verdict, LEAST_COST_ELSE)
 
 
 def _verdict(run: RunData, replay: Replay, found: Shares, suspects: list[Suspect], empty: Verdict) -> Verdict:
     if not suspects:
         return replace(empty, verdict="none", reason=_nobody(replay, found))
-    prices = priced(replay, suspects)
-    suspects = [
-        replace(suspect, cost_us=cost, alone_us=alone)
-        for suspect, cost, alone in zip(suspects, prices.parts_us, prices.alone_us, strict=True)
-    ]
-    order = sorted(range(len(suspects)), key=lambda i: (not suspects[i].rows, -suspects[i].cost_us))
+    prices = Prices(replay, suspects)
+    parts = prices.parts_us(range(len(suspects)))
+    order = sorted(range(len(suspects)), key=lambda i: (not suspects[i].rows, -parts[i]))
     main = suspects[order[0]]
-    about = [s for s in suspects if s.verdict == main.verdict]
-    seconds = priced(replay, about).total_us / 1e6
+    about = [i for i, suspect in enumerate(suspects) if suspect.verdict == main.verdict]
+    seconds = (prices.run_us - prices.without(about)) / 1e6
     cost = Cost(
         seconds=round(seconds, 6),
         share=round(seconds * 1e6 / prices.run_us, 6),
         gpu_hours=round(seconds * _world_size(run) / 3600.0, 6),
     )
-    findings = tuple(_finding(replay, found, suspects[i], prices, i) for i in order)
+    what_if = _WhatIf(replay, found, suspects)
+    findings = tuple(_finding(replay, suspects[i], parts[i], prices.inside_us(i), what_if) for i in order)
     return replace(empty, verdict=main.verdict, cost=cost, findings=findings, reason=_reason(replay, main, cost))
 
 
@@ -102,12 +118,11 @@ def _world_size(run: RunData) -> int:
     return max([len(run.ranks), *told])
 
 
-def _finding(replay: Replay, found: Shares, suspect: Suspect, prices: Prices, index: int) -> Finding:
+def _finding(replay: Replay, suspect: Suspect, cost_us: float, inside_us: float, what_if: _WhatIf) -> Finding:
     steps = replay.steps
     ended = suspect.end < len(steps)
     first = int(steps[suspect.first])
     before = int(steps[max(0, suspect.first - 1)])
-    inside = prices.inside_us[index]
     return Finding(
         kind=suspect.kind,
         cause=suspect.cause,
@@ -119,26 +134,37 @@ def _finding(replay: Replay, found: Shares, suspect: Suspect, prices: Prices, in
         onset_step=first,
         onset_interval=(before, first),
         end_step=int(steps[suspect.end - 1]) if ended else None,
-        slowdown=round(inside / max(inside - suspect.alone_us, 1e-9), 4),
-        cost_seconds=round(suspect.cost_us / 1e6, 6),
-        evidence=(*suspect.evidence, *_what_if(replay, found, suspect)),
+        slowdown=round(max(1.0, inside_us / max(inside_us - cost_us, 1e-9)), 4),
+        cost_seconds=round(cost_us / 1e6, 6),
+        evidence=(*suspect.evidence, what_if.words(suspect, cost_us)),
         action=suspect.action,
         verify=suspect.verify,
         next=suspect.next,
     )
 
 
-def _what_if(replay: Replay, found: Shares, suspect: Suspect) -> tuple[str, ...]:
-    """What the replay says of the suspect, with the job's slowdown and its interval."""
+class _WhatIf:
+    """What the replay says, as a sentence with the job's slowdown and its interval."""
+
+    def __init__(self, replay: Replay, found: Shares, suspects: Sequence[Suspect]) -> None:
+        self._job = f"the job's steps take {_times(found)}"
+        self._now_us = float(found.now_us.sum())
+        rows = sorted({row for suspect in suspects for row in suspect.rows})
+        if rows:
+            (share,) = recovered(replay, [of_workers(np.isin(np.arange(len(replay.workers.rank)), rows))])
+            who = rank_names(tuple(int(replay.workers.rank[row]) for row in rows))
+            self._fixed = f"with {who} alone ideal {pct(min(max(share, 0.0), 1.0))} of that is recovered"
+
+    def words(self, suspect: Suspect, cost_us: float) -> str:
+        """The sentence for one suspect."""
+        if suspect.rows:
+            return f"Replay: {self._job}; {self._fixed}."
+        return f"Replay: {self._job}; {pct(cost_us / self._now_us)} of the time is due to this."
+
+
+def _times(found: Shares) -> str:
     low, high = found.slowdown.interval
-    job = f"the job's steps take {found.slowdown.mean:.3f} times the ideal (95 % interval {low:.3f} to {high:.3f})"
-    if suspect.rows:
-        mask = of_workers(np.isin(np.arange(len(replay.workers.rank)), suspect.rows))
-        (share,) = recovered(replay, [mask])
-        who = rank_names(tuple(int(replay.workers.rank[row]) for row in suspect.rows))
-        return (f"Replay: {job}; with {who} alone ideal {pct(min(max(share, 0.0), 1.0))} of that is recovered.",)
-    saved = found.now_us.sum() - suspect.alone_us
-    return (f"Replay: {job}; without this the steps would take {pct(float(saved / found.now_us.sum()))} of the time.",)
+    return f"{found.slowdown.mean:.3f} times the ideal (95 % interval {low:.3f} to {high:.3f})"
 
 
 def _reason(replay: Replay, main: Suspect, cost: Cost) -> str:
@@ -157,12 +183,9 @@ def _reason(replay: Replay, main: Suspect, cost: Cost) -> str:
 
 
 def _nobody(replay: Replay, found: Shares) -> str:
-    low, high = found.slowdown.interval
     left = f" {_parts_left_out(replay)}" if replay.trace.left_out else ""
-    return (
-        f"No rank, stage or link is persistently slower than its peers: over {len(replay.steps)} steps they take "
-        f"{found.slowdown.mean:.3f} times the ideal (95 % interval {low:.3f} to {high:.3f}).{left}"
-    )
+    steps = len(replay.steps)
+    return f"No rank, stage or link is persistently slower than its peers: {steps} steps take {_times(found)}.{left}"
 
 
 def _parts_left_out(replay: Replay) -> str:

@@ -39,6 +39,23 @@ def median(values: Floats, axis: int | tuple[int, ...]) -> Floats:
     return np.expand_dims(np.where(count > 0, middle, 0.0), axes)
 
 
+def relative(values_us: Floats) -> Floats:
+    """Logarithm of passes over what is usual for their rank, shape (S, C, D, P)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(values_us)
+    logs = np.where(np.isfinite(logs), logs, np.nan)
+    around: Floats = logs - median(logs, (0, 1))
+    return around
+
+
+def correlation(first: Floats, second: Floats) -> float:
+    """Correlation of two matrices where both are known; 0 where it has no meaning."""
+    known = ~np.isnan(first) & ~np.isnan(second)
+    if known.sum() < 3 or first[known].std() == 0 or second[known].std() == 0:
+        return 0.0
+    return float(np.corrcoef(first[known], second[known])[0, 1])
+
+
 @dataclass(frozen=True)
 class Passes:
     """All passes of a run, in step order.
@@ -98,6 +115,11 @@ class Passes:
         values = self.deviation[inside, :, pipeline]
         around = np.abs(values - median(values, 1))
         return 1.4826 * float(median(around, (0, 1, 2)).item())
+
+    def together(self, pipeline: int, inside: slice) -> float:
+        """Correlation of forward and backward passes of a pipeline's micro-batches: high where the data differ."""
+        both = (relative(values[inside, :, [pipeline]]) for values in (self.forward_us, self.backward_us))
+        return correlation(*both)
 
 
 def passes_of(replay: Replay) -> Passes:

@@ -49,7 +49,8 @@ def high_rows(series: Floats, least: float, min_steps: int) -> list[High]:
     known = usual[~np.isnan(usual)]
     if len(known) < 2 or len(series) < min_steps:
         return []
-    spread = _MAD * float(np.median(np.abs(known - np.median(known))))
+    # Around 0, by the lower median: of two rows the lower one tells how healthy ones differ.
+    spread = _MAD * float(np.sort(np.abs(known))[(len(known) - 1) // 2])
     noise = max(LEAST_NOISE, _MAD * float(np.nanmedian(np.abs(series - usual))))
     floor = max(least, SPREADS * spread)
     found = (_high(series[:, row], row, floor, noise, min_steps) for row in range(series.shape[1]))

@@ -21,6 +21,10 @@ EVEN_SCATTER = 0.3
 LEAST_SCATTER = 0.05
 """... by less than this."""
 SURE_Z = 10.0
+DATA_DIFFER = 0.5
+"""From this correlation of forward and backward passes on a pipeline's micro-batches differ by what they hold."""
+PLAIN = 2.0
+"""Plain to see from this multiple of the least height on (and surely)."""
 
 
 def kind_of(high: High, steps: int) -> FindingKind:
@@ -40,8 +44,12 @@ def slow_ranks(replay: Replay, passes: Passes, settings: Settings) -> list[Suspe
         return []
     series = passes.by_rank.reshape(steps, pipelines * stages)
     found = high_rows(series, settings.min_lateness, least_steps(steps, settings))
-    found = [high for high in found if stages > 1 or _even(passes, high.row, high)]
-    return [_suspect(replay, passes, high) for high in sorted(found, key=lambda h: -h.height)]
+    return [
+        _suspect(replay, passes, high, settings)
+        if stages > 1 or _even(passes, high.row, high)
+        else _undecided(replay, passes, high, high.row)
+        for high in sorted(found, key=lambda h: -h.height)
+    ]
 
 
 def uneven_pipelines(replay: Replay, passes: Passes, settings: Settings) -> list[Suspect]:
@@ -50,12 +58,14 @@ def uneven_pipelines(replay: Replay, passes: Passes, settings: Settings) -> list
     if pipelines < 2 or passes.row.shape[1] < 2:
         return []
     found = high_rows(passes.by_pipeline, settings.min_lateness, least_steps(steps, settings))
-    return [_pipeline(replay, passes, high) for high in found if _even(passes, high.row, high)]
+    return [_undecided(replay, passes, high, high.row) for high in found if _even(passes, high.row, high)]
 
 
 def _even(passes: Passes, pipeline: int, high: High) -> bool:
-    """Whether all micro-batches are slower alike; longer sequences are not."""
-    return passes.scatter(pipeline, high.inside) <= max(LEAST_SCATTER, EVEN_SCATTER * high.height)
+    """Whether all micro-batches are slower alike, but for noise; longer sequences are not."""
+    if passes.scatter(pipeline, high.inside) <= max(LEAST_SCATTER, EVEN_SCATTER * high.height):
+        return True
+    return passes.together(pipeline, high.inside) < DATA_DIFFER
 
 
 def _factor(passes: Passes, high: High, place: tuple[slice | int, ...]) -> Floats:
@@ -64,7 +74,7 @@ def _factor(passes: Passes, high: High, place: tuple[slice | int, ...]) -> Float
     return factor
 
 
-def _suspect(replay: Replay, passes: Passes, high: High) -> Suspect:
+def _suspect(replay: Replay, passes: Passes, high: High, settings: Settings) -> Suspect:
     pipeline, stage = np.unravel_index(high.row, passes.row.shape)
     row = int(passes.row[pipeline, stage])
     rank = int(replay.workers.rank[row])
@@ -91,6 +101,7 @@ def _suspect(replay: Replay, passes: Passes, high: High) -> Suspect:
         fix=partial(_rescale, replay, passes, factor),
         rows=(row,),
         role={"dp": int(replay.workers.dp[row]), "pp": int(replay.workers.pp[row])},
+        plain=high.z >= SURE_Z and high.height >= PLAIN * settings.min_lateness,
         cause_share=round(share, 4),
         confidence=min(0.99, (0.97 if peers > 1 else 0.85) if high.z >= SURE_Z else 0.8),
         evidence=evidence,
@@ -125,9 +136,10 @@ def _cause(more: Floats) -> tuple[str, float, str]:
     return causes.BACKWARD_COMPUTE, backward, "Only its backward passes are slow: compare what it runs in them."
 
 
-def _pipeline(replay: Replay, passes: Passes, high: High) -> Suspect:
-    factor = _factor(passes, high, (high.row,))
-    dp = int(np.unique(replay.workers.dp)[high.row])
+def _undecided(replay: Replay, passes: Passes, high: High, pipeline: int) -> Suspect:
+    """A pipeline that is slow in all of its stages (which may be one)."""
+    factor = _factor(passes, high, (pipeline,))
+    dp = int(np.unique(replay.workers.dp)[pipeline])
     members = replay.workers.rank[replay.workers.dp == dp]
     who = rank_names(tuple(int(r) for r in members))
     times = float(np.exp(high.height))
@@ -142,13 +154,12 @@ def _pipeline(replay: Replay, passes: Passes, high: High) -> Suspect:
         cause_share=0.0,
         confidence=0.6,
         evidence=(
-            f"All stages of pipeline {dp} ({who}) are {times:.2f} times as slow as those of the other pipelines, with "
-            "every micro-batch.",
-            "Either its ranks share a slow node, or it always gets more data: the trace does not tell which.",
+            f"Passes of pipeline {dp} ({who}) take {times:.2f} times as long as those of the others, in every stage.",
+            "Either its hardware is slow, or it always gets more data: the trace does not tell which.",
         ),
         action=f"Compare the tokens that pipeline {dp} gets with the others', and the nodes that {who} run on.",
         verify=f"Trace again: passes of pipeline {dp} should take what the others' take.",
-        next="Give its data to another pipeline: slowness that follows the data is no fault of its nodes.",
+        next="Give its data to another pipeline: slowness that follows the data is no fault of its hardware.",
     )
 
 

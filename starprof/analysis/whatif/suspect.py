@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from math import factorial
@@ -24,7 +24,7 @@ Fix: TypeAlias = Callable[[Taken], Taken]
 
 @dataclass(frozen=True)
 class Suspect:
-    """A fault with its words; `cost_us` is filled in by `priced`.
+    """A fault with its words.
 
     Attributes:
         verdict: what the run's verdict is if this is the most important fault.
@@ -32,8 +32,7 @@ class Suspect:
         first, end: steps first..end-1, by place in the run.
         fix: what operations would take without it.
         adds: time of it that the replay leaves out because it lies between operations, per part; None for none.
-        cost_us: the run's time that is due to it.
-        alone_us: what the run would gain if only this were fixed.
+        plain: far from anything that healthy ranks show, so that it matters although it costs less.
     """
 
     verdict: VerdictKind
@@ -45,69 +44,71 @@ class Suspect:
     rows: tuple[int, ...] = ()
     role: dict[str, int] = field(default_factory=dict)
     adds: Taken | None = None
+    plain: bool = False
     cause_share: float = 1.0
     confidence: float = 0.9
     evidence: tuple[str, ...] = ()
     action: str = ""
     verify: str = ""
     next: str = ""
-    cost_us: float = 0.0
-    alone_us: float = 0.0
 
 
-@dataclass(frozen=True)
 class Prices:
-    """Costs in microseconds.
+    """The run's time without any set of suspects, each set replayed once."""
 
-    Attributes:
-        run_us: the run's steps with all suspects.
-        total_us: what all of them cost together.
-        parts_us: each one's part of that.
-        alone_us: what the run gains if only this one is fixed.
-        inside_us: time of the steps of each one.
-    """
+    def __init__(self, replay: Replay, suspects: Sequence[Suspect]) -> None:
+        base: Taken = [part.takes_us for part in replay.parts]
+        for suspect in suspects:
+            if suspect.adds is not None:
+                base = [taken + more for taken, more in zip(base, suspect.adds, strict=True)]
+        self._replay = replay
+        self._suspects = suspects
+        self._base = base
+        self._steps = replay.instead_us(base)
+        self._known: dict[frozenset[int], float] = {frozenset(): float(self._steps.sum())}
 
-    run_us: float
-    total_us: float
-    parts_us: tuple[float, ...]
-    alone_us: tuple[float, ...]
-    inside_us: tuple[float, ...]
+    @property
+    def run_us(self) -> float:
+        """The run's time with all of them."""
+        return self._known[frozenset()]
 
+    def without(self, indices: Iterable[int]) -> float:
+        """The run's time without some of them, microseconds."""
+        gone = frozenset(indices)
+        if gone not in self._known:
+            taken = self._base
+            for index in sorted(gone):
+                taken = self._suspects[index].fix(taken)
+            self._known[gone] = float(self._replay.instead_us(taken).sum())
+        return self._known[gone]
 
-def priced(replay: Replay, suspects: Sequence[Suspect]) -> Prices:
-    """What suspects cost: together, each (Shapley values where there are few), and if only one were fixed."""
-    base: Taken = [part.takes_us for part in replay.parts]
-    for suspect in suspects:
-        if suspect.adds is not None:
-            base = [taken + more for taken, more in zip(base, suspect.adds, strict=True)]
-    known: dict[frozenset[int], float] = {}
+    def alone_us(self, index: int) -> float:
+        """What the run gains if only this one is fixed."""
+        return self.run_us - self.without([index])
 
-    def run_us(without: frozenset[int]) -> float:
-        if without not in known:
-            taken = base
-            for index in sorted(without):
-                taken = suspects[index].fix(taken)
-            known[without] = float(replay.instead_us(taken).sum())
-        return known[without]
+    def solo_us(self, index: int, among: Iterable[int]) -> float:
+        """What this one would cost if it were the only one of a set."""
+        everyone = frozenset(among) | {index}
+        return self.without(everyone - {index}) - self.without(everyone)
 
-    steps = replay.instead_us(base)
-    now = float(steps.sum())
-    total = now - run_us(frozenset(range(len(suspects))))
-    alone = tuple(now - run_us(frozenset([index])) for index in range(len(suspects)))
-    if len(suspects) <= MAX_EXACT:
-        parts = tuple(_shapley(run_us, index, len(suspects)) for index in range(len(suspects)))
-    else:
-        weight = np.maximum(alone, 0.0)
-        parts = tuple(float(w) * total / max(float(weight.sum()), 1e-9) for w in weight)
-    inside = tuple(float(steps[s.first : s.end].sum()) for s in suspects)
-    return Prices(now, total, parts, alone, inside)
+    def inside_us(self, index: int) -> float:
+        """Time of the steps that this one is about."""
+        suspect = self._suspects[index]
+        return float(self._steps[suspect.first : suspect.end].sum())
 
+    def parts_us(self, among: Sequence[int]) -> list[float]:
+        """What each of a set costs, adding up to all (Shapley values; by solo cost where there are many)."""
+        if len(among) <= MAX_EXACT:
+            return [self._shapley(index, among) for index in among]
+        total = self.run_us - self.without(among)
+        solo = np.array([max(self.solo_us(index, among), 0.0) for index in among])
+        return [float(part) for part in solo * (total / max(float(solo.sum()), 1e-9))]
 
-def _shapley(run_us: Callable[[frozenset[int]], float], index: int, count: int) -> float:
-    others = [i for i in range(count) if i != index]
-    value = 0.0
-    for size in range(count):
-        weight = factorial(size) * factorial(count - size - 1) / factorial(count)
-        for removed in combinations(others, size):
-            value += weight * (run_us(frozenset(removed)) - run_us(frozenset([*removed, index])))
-    return value
+    def _shapley(self, index: int, among: Sequence[int]) -> float:
+        others = [i for i in among if i != index]
+        value = 0.0
+        for size in range(len(among)):
+            weight = factorial(size) * factorial(len(among) - size - 1) / factorial(len(among))
+            for removed in combinations(others, size):
+                value += weight * (self.without(removed) - self.without([*removed, index]))
+        return value

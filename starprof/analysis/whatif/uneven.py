@@ -8,7 +8,7 @@ import numpy as np
 
 from starprof.analysis.arrays import Floats
 from starprof.analysis.causes.base import ms, pct
-from starprof.analysis.whatif.passes import Passes, lower_median, median, rescaled
+from starprof.analysis.whatif.passes import Passes, correlation, lower_median, median, relative, rescaled
 from starprof.analysis.whatif.replay import Replay
 from starprof.analysis.whatif.suspect import Suspect, Taken
 from starprof.model import causes
@@ -66,7 +66,7 @@ def uneven_data(replay: Replay, passes: Passes) -> Suspect | None:
     """Micro-batches that cost more than others, forward and backward and in every stage."""
     one_stage = passes.row.shape[1] < 2
     shared = passes.deviation if one_stage else passes.common
-    together = _correlation(_relative(passes.forward_us), _relative(passes.backward_us))
+    together = correlation(relative(passes.forward_us), relative(passes.backward_us))
     if passes.row.shape[0] * passes.row.shape[1] < 2 or not together >= GOES_TOGETHER:
         return None
     cost = np.exp(shared)
@@ -110,7 +110,7 @@ def random_stalls(replay: Replay, passes: Passes) -> Suspect | None:
     if np.count_nonzero(~np.isnan(rest)) == 0 or passes.row.size < 2:
         return None
     more = np.maximum(np.nan_to_num(rest), 0.0)
-    forward, backward = (np.maximum(np.nan_to_num(_relative(v)), 0.0) for v in (passes.forward_us, passes.backward_us))
+    forward, backward = (np.maximum(np.nan_to_num(relative(v)), 0.0) for v in (passes.forward_us, passes.backward_us))
     share = float(forward.sum() / max(float((forward + backward).sum()), 1e-12))
     where = "forward" if share > 0.8 else "backward" if share < 0.2 else "forward and backward"
     hint = (
@@ -138,25 +138,9 @@ def _rescale(replay: Replay, passes: Passes, factor: Floats, taken: Taken) -> Ta
     return rescaled(replay, taken, passes, factor, factor)
 
 
-def _relative(values_us: Floats) -> Floats:
-    """Logarithm of passes over what is usual for their rank, shape (S, C, D, P)."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.log(values_us)
-    logs = np.where(np.isfinite(logs), logs, np.nan)
-    relative: Floats = logs - median(logs, (0, 1))
-    return relative
-
-
-def _correlation(first: Floats, second: Floats) -> float:
-    known = ~np.isnan(first) & ~np.isnan(second)
-    if known.sum() < 3 or first[known].std() == 0 or second[known].std() == 0:
-        return 0.0
-    return float(np.corrcoef(first[known], second[known])[0, 1])
-
-
 def _across(passes: Passes) -> float:
-    relative = _relative(passes.both_us)
-    return _correlation(relative[..., 0], relative[..., -1])
+    logs = relative(passes.both_us)
+    return correlation(logs[..., 0], logs[..., -1])
 
 
 def _spread(shared: Floats) -> str:

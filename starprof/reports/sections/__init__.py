@@ -9,11 +9,12 @@ from collections.abc import Callable
 
 from starprof.reports.markup import Section
 from starprof.reports.material import Material
-from starprof.reports.sections import anatomy, counters, findings, heatmap, metadata, missing, overhead, verdict
+from starprof.reports.sections import anatomy, counters, findings, heatmap, metadata, missing, overhead, verdict, whatif
 
 SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
     verdict.render,
     findings.render,
+    whatif.render,
     heatmap.render,
     anatomy.render,
     counters.render,

@@ -50,6 +50,8 @@ def _tiles(material: Material) -> list[tuple[str, str]]:
         tiles.append((words.percent(verdict.cost.share), "of the job's time"))
     if verdict.cost.gpu_hours > 0 and any(rank.gpu_uuid for rank in material.run.ranks):
         tiles.append((f"{verdict.cost.gpu_hours:.2g} h", "of GPU time lost"))
+    if verdict.cost.money:
+        tiles.append((words.money(verdict.cost).split(" (")[0], "lost, at the given price of a GPU hour"))
     if finding is not None and verdict.verdict != "none":
         tiles.append((words.percent(finding.confidence), f"confidence: {words.certainty(finding.confidence)}"))
     if not tiles and material.total_seconds == material.total_seconds:
