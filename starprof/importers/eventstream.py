@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, cast
 
 import msgspec
@@ -15,6 +15,8 @@ from starprof.importers.source import Source
 CHUNK_BYTES = 4 << 20
 MAX_EVENT_BYTES = 64 << 20
 MAX_HEADER_BYTES = 64 << 20
+MAX_LOST = 0.01
+"""Share of the events that may be unreadable in a trace that still counts as whole."""
 _PIECE_BYTES = 32 << 10
 """Read at once: of a gzip file that breaks off, no more than this is lost."""
 _TAIL_BYTES = 256 << 10
@@ -54,6 +56,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 _decode_events = msgspec.json.Decoder(list[Event]).decode
+_decode_raw = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_event = msgspec.json.Decoder(Event).decode
 _decode_header = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _FAILURES = (msgspec.MsgspecError, RecursionError, UnicodeError)
@@ -69,11 +72,13 @@ class EventStream:
     Attributes:
         header: the trace's keys beside its events, after `chunks` has run to its end.
         damage: in words, what was wrong with the file and how much was lost; empty when nothing was.
+        whole: all but few of the events are there.
     """
 
     def __init__(self, source: Source) -> None:
         self.header: dict[str, Any] = {}
         self.damage: list[str] = []
+        self.whole = True
         self._source = source
         self._unreadable = 0
         self._repaired = False
@@ -106,6 +111,7 @@ class EventStream:
             raise InputError(f"{self._source.name}: none of its events can be read")
         if self._cut_off and not seen:
             raise InputError(f"{self._source.name} is cut off before its first event")
+        self.whole = not self._cut_off and self._unreadable <= MAX_LOST * seen
         self._describe_damage()
 
     def _describe_damage(self) -> None:
@@ -165,71 +171,94 @@ class EventStream:
 
     def _next(self, buffer: bytes) -> tuple[list[Event], bytes, bytes | None]:
         """Events at the front of the buffer, what is left of it, and what follows the last event of all (or None)."""
-        if self._ended:
-            whole = buffer.rstrip().removesuffix(b",")
-            if not whole:
-                return [], b"", None
-            try:
-                events, tail = self._decode(whole)
-            except _Cut:
-                pass
-            else:
-                # A bare list may end without its bracket; an object that lacks it is cut off between two events.
-                return events, b"", b"" if tail is None and self._bare and not self._cut_off else tail
+        if self._ended and (last := self._last(buffer.rstrip().removesuffix(b","))) is not None:
+            return last[0], b"", last[1]
         offset = 0 if self._ended else max(0, len(buffer) - _TAIL_BYTES)
-        for match in list(_BETWEEN.finditer(buffer, offset))[: -_CANDIDATES - 1 : -1]:
+        between = list(_BETWEEN.finditer(buffer, offset))
+        damaged = self._ended or len(buffer) > MAX_EVENT_BYTES
+        for match in between[: -_CANDIDATES - 1 : -1]:
             try:
                 events, tail = self._decode(buffer[: match.start()])
             except _Cut:
                 continue
+            except msgspec.MsgspecError:
+                damaged = True
+                continue
             rest = buffer[match.end() :]
             return (events, rest, None) if tail is None else (events, b"", tail + buffer[match.start() :])
-        if self._ended or len(buffer) > MAX_EVENT_BYTES:
-            return self._salvaged(buffer), b"", None
-        return [], buffer, None
+        if not damaged:
+            return [], buffer, None
+        if self._ended:
+            complete = buffer.rstrip().endswith((b"}", b"]"))
+            return self._salvaged(buffer) if between else [], b"", b"" if between and complete else None
+        end = between[-1].end() if between else len(buffer)
+        return self._salvaged(buffer[:end]), buffer[end:], None
+
+    def _last(self, whole: bytes) -> tuple[list[Event], bytes | None] | None:
+        """The last events and what follows them; None when the text is damaged, or ends inside an event."""
+        if not whole:
+            return [], None
+        try:
+            events, tail = self._decode(whole)
+        except (_Cut, msgspec.MsgspecError):
+            return None
+        # A bare list may end without its bracket; an object that lacks it is cut off between two events.
+        return events, b"" if tail is None and self._bare and not self._cut_off else tail
 
     def _decode(self, text: bytes) -> tuple[list[Event], bytes | None]:
         """Events of a text that ends behind one of them, or behind the list; then also what follows the list.
 
         Raises:
             _Cut: the text ends inside an event.
+            msgspec.MsgspecError: it is damaged.
         """
-        for attempt in (False, True):
-            wrapped = b"[" + (_sanitised(text) if attempt else text) + b"]"
+        for clean, decode in ((False, _decode_events), (True, _decode_events), (True, self._one_by_one)):
+            taken = _sanitised(text) if clean else text
             try:
-                events = _decode_events(wrapped)
-            except msgspec.ValidationError:
+                events, tail = _split(decode, b"[" + taken + b"]")
+            except _FAILURES:
                 continue
-            except msgspec.DecodeError as error:
-                end = _TRAILING.search(str(error))
-                if end is not None:
-                    behind = int(end[1]) - 1  # the number counts the first byte that is too much
-                    return self._whole(wrapped[:behind]), wrapped[behind:-1]
-                if "truncated" in str(error):
-                    raise _Cut from None
-            except (RecursionError, UnicodeError):
-                continue
-            else:
-                self._repaired |= attempt
-                return events, None
-        return self._salvaged(text), None
+            self._repaired |= taken != text
+            return events, tail
+        raise msgspec.DecodeError
+
+    def _one_by_one(self, text: bytes) -> list[Event]:
+        """Events of a list in which some have fields of the wrong type."""
+        return self._typed([bytes(raw) for raw in _decode_raw(text)])
 
     def _salvaged(self, text: bytes) -> list[Event]:
         """Those events of a damaged part that are whole."""
+        return self._typed([part.strip().removesuffix(b"]") for part in _BETWEEN.split(_sanitised(text))])
+
+    def _typed(self, parts: list[bytes]) -> list[Event]:
         events = []
-        for part in _BETWEEN.split(_sanitised(text)):
+        for part in parts:
             try:
-                events.append(_decode_event(part.strip().removesuffix(b"]").strip()))
+                events.append(_decode_event(part))
             except _FAILURES:
                 self._unreadable += 1
         return events
 
-    def _whole(self, text: bytes) -> list[Event]:
-        """Events of a complete list, in which a field may still be of the wrong type."""
-        try:
-            return _decode_events(text)
-        except _FAILURES:
-            return self._salvaged(text.strip()[1:-1])
+
+def _split(decode: Callable[[bytes], list[Event]], wrapped: bytes) -> tuple[list[Event], bytes | None]:
+    """Events of a list, and what follows it if it ends early.
+
+    Raises:
+        _Cut: it ends inside an event.
+        msgspec.MsgspecError: it can't be read.
+    """
+    try:
+        return decode(wrapped), None
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError as error:
+        end = _TRAILING.search(str(error))
+        if end is not None:
+            behind = int(end[1]) - 1  # the number counts the first byte that is too much
+            return decode(wrapped[:behind]), wrapped[behind:-1]
+        if "truncated" in str(error):
+            raise _Cut from None
+        raise
 
 
 def _sanitised(text: bytes) -> bytes:
@@ -237,4 +266,4 @@ def _sanitised(text: bytes) -> bytes:
     text = text.translate(_CONTROL).decode("utf-8", errors="replace").encode()
     text = _SURROGATE.sub(rb"\\ufffd", text)
     text = _ESCAPE.sub(lambda m: m[0] if m[1] else rb"\\", text)
-    return _NO_NUMBER.sub(rb"\1null", text)
+    return _NO_NUMBER.sub(rb"\1-1e18", text)

@@ -183,7 +183,7 @@ def _steps(traces: Sequence[RankTrace]) -> tuple[Any, dict[str, Floats]]:
     for row, trace in enumerate(traces):
         at = np.searchsorted(steps, trace.steps)
         # Without its end a trace lacks calls, and a rank that called nothing would seem to have waited for nobody.
-        kept = [n for n in trace.columns if n == "dur_us" or not trace.damage]
+        kept = [n for n in trace.columns if n == "dur_us" or trace.whole]
         for name in kept:
             columns.setdefault(name, np.full((len(traces), len(steps)), np.nan))[row, at] = trace.columns[name]
     return steps, columns
@@ -193,8 +193,8 @@ def _collectives(
     ranks: Sequence[int], traces: Sequence[RankTrace], limits: list[tuple[str, str]]
 ) -> pd.DataFrame | None:
     """Table `collective` of all ranks."""
-    base = [_base_us(t) for t in traces]
-    shift = [b - min(base) if all(base) else 0.0 for b in base]
+    base = [_base_ns(t) for t in traces]
+    shift = [(b - min(base)) / 1e3 if all(base) else 0.0 for b in base]
     parts = []
     for rank, trace, later in zip(ranks, traces, shift, strict=True):
         calls = trace.calls
@@ -226,9 +226,10 @@ def _collectives(
     return frame[list(COLLECTIVE.names)]
 
 
-def _base_us(trace: RankTrace) -> float:
+def _base_ns(trace: RankTrace) -> int:
+    """Moment from which the trace's times count; 0 where they count from 1970, as older versions wrote them."""
     base = trace.header.get("baseTimeNanoseconds")
-    return base / 1e3 if isinstance(base, int) and 0 < base < 1 << 63 else 0.0
+    return base if isinstance(base, int) and 0 < base < 1 << 63 else 0
 
 
 def _group(trace: RankTrace, name: str, members: str) -> tuple[str, str | None]:

@@ -67,6 +67,7 @@ class RankTrace:
         calls: the collectives.
         on_gpu: collectives are GPU kernels.
         damage: what was wrong with the file, in words.
+        whole: all but few of the events are there.
     """
 
     source: Source
@@ -76,6 +77,7 @@ class RankTrace:
     calls: Calls
     on_gpu: bool
     damage: tuple[str, ...]
+    whole: bool
 
 
 class _Spans:
@@ -237,7 +239,7 @@ def read_rank(source: Source) -> RankTrace:
     on_gpu = bool(on_device) or (bool(found.kernels) and not on_host)
     calls = _calls(found, on_device or on_host)
     steps, columns = _step_columns(found, calls, on_gpu)
-    return RankTrace(source, stream.header, steps, columns, calls, on_gpu, tuple(damage))
+    return RankTrace(source, stream.header, steps, columns, calls, on_gpu, tuple(damage), stream.whole)
 
 
 def _calls(found: _Collected, events: list[Event]) -> Calls:

@@ -66,6 +66,9 @@ def _common(row: Mapping[str, str], duration: float) -> dict[str, object] | None
     if rank is None or isnan(duration) or duration < 0:
         return None
     members = read_list(row.get("Process Group Ranks", ""))
+    size = csv_rows.rank_number(row.get("Group size"))
+    if not members and size is not None and size > rank:
+        members = tuple(range(size))  # a group of the first ranks: of all, as a rule
     sizes = [csv_rows.number(v) for k, v in row.items() if "msg size (MB)" in k]
     told = [s for s in sizes if 0 <= s < 1e9]
     return {
