@@ -155,6 +155,8 @@ def _priced(own: OwnTime, found: list[Slowness]) -> list[Slowness]:
 def _findings(context: Context, found: list[Slowness]) -> Found:
     """Words for every slowness."""
     result: Found = build.rank_findings(context, [s for s in found if s.source == "rank" and s.blame])
+    single = [s for s in found if s.source == "rank" and s.kind == "one-off" and not s.blame]
+    result += nobody.one_off_findings(context, single)
     for slowness in found:
         if slowness.source == "special":
             result.append((slowness, nobody.special_finding(context, slowness)))
@@ -169,7 +171,7 @@ def _findings(context: Context, found: list[Slowness]) -> Found:
         elif slowness.source == "network":
             result.append((slowness, network_finding(context, slowness)))
         elif slowness.kind == "one-off":
-            result.append((slowness, nobody.one_off_finding(context, slowness)))
+            continue
         elif not slowness.blame:
             result.append((slowness, nobody.unblamed_periodic_finding(context, slowness)))
     return sorted(result, key=lambda part: (not part[1].ranks, -part[1].cost_seconds))

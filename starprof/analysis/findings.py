@@ -8,20 +8,26 @@ import numpy as np
 
 from starprof.analysis.arrays import Bools
 from starprof.analysis.causes import Case, Explanation, explain, ms
+from starprof.analysis.causes.phase import CAUSES
 from starprof.analysis.comparison import Comparison
 from starprof.analysis.counters import Counters
 from starprof.analysis.own_time import OwnTime
 from starprof.analysis.phases import phase_excess
 from starprof.analysis.settings import Settings
 from starprof.analysis.slowness import Slowness
+from starprof.analysis.topology import same_place, shared_place
 from starprof.analysis.words import confidence, lateness_evidence
 from starprof.model import causes
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Finding
 
+WHERE_ONLY = CAUSES | {causes.UNKNOWN}
 RANK_0_WORK = ("user", "unaccounted")
 SAME_SLACK = 5
 MANY = 16
+
+Explained = tuple[list[Slowness], Explanation]
+"""Late ranks of one finding, and why."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,7 @@ def rank_findings(context: Context, found: list[Slowness]) -> list[tuple[Slownes
     """Findings of late ranks; ranks with the same cause and the same time become one finding."""
     groups = _grouped(found) if len(found) > MANY else [[s] for s in found]
     explained = [(group, _explained(context, group)) for group in groups]
-    merged: list[tuple[list[Slowness], Explanation]] = []
+    merged: list[Explained] = []
     for group, why in explained:
         same = next((m for m in merged if m[1].cause == why.cause and _same_time(m[0][0], group[0])), None)
         if same is None:
@@ -108,11 +114,35 @@ def rank_findings(context: Context, found: list[Slowness]) -> list[tuple[Slownes
         else:
             same[0].extend(group)
     result = []
-    for group, why in merged:
-        whole = _together(group)
+    for group, why in _by_machine(context, merged):
+        whole = together(group)
         again = why if len(group) == 1 else _explained(context, group)
         result.append((whole, _rank_finding(context, whole, again)))
     return result
+
+
+def _by_machine(context: Context, parts: list[Explained]) -> list[Explained]:
+    """Put slow ranks of one machine together of whose cause nothing is told but where in the step it lies."""
+    result = list(parts)
+    for first in parts:
+        if not any(first is part for part in result) or not _vague(first):
+            continue
+        node = _only_node(context, first)
+        alike = [p for p in result if _vague(p) and _same_time(p[0][0], first[0][0]) and _only_node(context, p) == node]
+        slow = [s for part in alike for s in part[0]]
+        if node is None or len(alike) < 2 or not same_place(context.own, [r for s in slow for r in s.rows]):
+            continue
+        result = [p for p in result if not any(p is q for q in alike)] + [(slow, _explained(context, slow))]
+    return result
+
+
+def _vague(part: Explained) -> bool:
+    return part[1].cause in WHERE_ONLY
+
+
+def _only_node(context: Context, part: Explained) -> int | None:
+    nodes = {context.own.infos[row].node for slowness in part[0] for row in slowness.rows}
+    return nodes.pop() if len(nodes) == 1 else None
 
 
 def _grouped(found: list[Slowness]) -> list[list[Slowness]]:
@@ -131,7 +161,8 @@ def _same_time(a: Slowness, b: Slowness) -> bool:
     return a.kind == b.kind and a.blame == b.blame and near and a.period == b.period
 
 
-def _together(group: list[Slowness]) -> Slowness:
+def together(group: list[Slowness]) -> Slowness:
+    """Several slownesses of the same time as one."""
     if len(group) == 1:
         return group[0]
     first = max(group, key=lambda s: s.cost_us)
@@ -150,7 +181,7 @@ def _together(group: list[Slowness]) -> Slowness:
 
 
 def _explained(context: Context, group: list[Slowness]) -> Explanation:
-    whole = _together(group)
+    whole = together(group)
     blamed = context.comparison.blamed.copy()
     blamed[list(whole.rows)] = True
     return explain(context.case(whole, blamed))
@@ -161,7 +192,9 @@ def _rank_finding(context: Context, slowness: Slowness, why: Explanation) -> Fin
     if why.cause == causes.OPTIMIZER:
         # Its time is counted in front of the next reduction, where it makes the others wait.
         slowness = _one_step_earlier(slowness)
-    evidence = [*lateness_evidence(context.comparison, slowness), *why.evidence, *why.against]
+    shared = shared_place(context.run, context.own, slowness.rows)
+    common = [shared.words] if shared.words else []
+    evidence = [*lateness_evidence(context.comparison, slowness), *common, *why.evidence, *why.against]
     if slowness.alone_us < 0.5 * slowness.cost_us:
         evidence.append(
             f"Another slow rank hides part of it: cured alone it would save {ms(slowness.alone_us)} of its share of "
@@ -175,7 +208,7 @@ def _rank_finding(context: Context, slowness: Slowness, why: Explanation) -> Fin
         evidence=tuple(line[0].upper() + line[1:] for line in evidence),
         action=why.action,
         verify=why.verify,
-        next=why.next,
+        next=" ".join(part for part in (why.next, shared.next) if part),
     )
 
 

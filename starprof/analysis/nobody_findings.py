@@ -10,9 +10,10 @@ from starprof.analysis.causes import Case, explain_by_counters, ms, pct
 from starprof.analysis.causes.base import rank_names
 from starprof.analysis.causes.phase import WORDS, split_in_words
 from starprof.analysis.causes.rotating import explain_rotating
-from starprof.analysis.findings import RANK_0_WORK, Context
+from starprof.analysis.findings import RANK_0_WORK, Context, together
 from starprof.analysis.phases import PhaseExcess
 from starprof.analysis.slowness import Slowness
+from starprof.analysis.topology import shared_place
 from starprof.analysis.words import confidence, when
 from starprof.model import causes
 from starprof.model.verdict import Finding
@@ -37,23 +38,42 @@ def unblamed_periodic_finding(context: Context, slowness: Slowness) -> Finding:
     )
 
 
-def one_off_finding(context: Context, slowness: Slowness) -> Finding:
+def one_off_findings(context: Context, found: list[Slowness]) -> list[tuple[Slowness, Finding]]:
+    """Single slow steps; ranks that were late in the same steps become one finding."""
+    groups: dict[tuple[int, int], list[Slowness]] = {}
+    for slowness in found:
+        groups.setdefault((slowness.start, slowness.end), []).append(slowness)
+    wholes = [together(group) for group in groups.values()]
+    return [(whole, _one_off_finding(context, whole)) for whole in wholes]
+
+
+def _one_off_finding(context: Context, slowness: Slowness) -> Finding:
     """A single slow step: worth knowing, nobody's fault."""
-    case = context.case(slowness, context.comparison.blamed)
-    who = case.who
-    phase = case.phases.ranked()[0][0] if case.phases.ranked() else "unaccounted"
-    first = int(context.own.steps[slowness.start])
+    blamed = context.comparison.blamed.copy()
+    blamed[list(slowness.rows)] = True
+    case = context.case(slowness, blamed)
+    phase, share = case.phases.ranked()[0] if case.phases.ranked() else ("unaccounted", 0.0)
+    named = _ROTATING_CAUSE.get(phase) if share >= context.settings.min_cause_share else None
+    shared = shared_place(context.run, context.own, slowness.rows)
+    late_us = max(float(values.sum()) for values in slowness.reduction.rows.values())
+    evidence = [
+        f"{case.who} was late by {ms(late_us)} {when(context.comparison, slowness)}, mostly in "
+        f"{WORDS[phase]} ({split_in_words(case)}); such steps follow no pattern.".replace("rank", "Rank", 1)
+        if len(slowness.rows) == 1
+        else f"{case.who.capitalize()} were late by up to {ms(late_us)} {when(context.comparison, slowness)}, "
+        f"mostly in {WORDS[phase]} ({split_in_words(case)}); all others waited for them.",
+        *([shared.words[0].upper() + shared.words[1:]] if shared.words else []),
+    ]
     return replace(
         context.base(slowness),
-        cause=causes.UNKNOWN,
-        cause_share=0.0,
+        cause=named or causes.UNKNOWN,
+        cause_share=round(share if named else 0.0, 3),
         confidence=0.5,
-        evidence=(
-            f"{who} was late by {ms(slowness.cost_us)} {when(context.comparison, slowness)}, mostly in "
-            f"{WORDS[phase]} ({split_in_words(case)}); such steps follow no pattern.".replace("rank", "Rank", 1),
-        ),
+        evidence=tuple(evidence),
         action="None needed unless it comes back.",
-        verify=f"Look at step {first} in the report; record longer to see whether such steps recur.",
+        verify=f"Look at step {int(context.own.steps[slowness.start])} in the report; record longer to see whether "
+        "such steps recur.",
+        next=shared.next,
     )
 
 

@@ -94,7 +94,10 @@ def single_steps(comparison: Comparison, known: list[Slowness]) -> list[Slowness
         for piece in _one_offs(comparison, int(row), high[row])
         if piece.cost_us >= settings.min_one_off_cost_steps * own.healthy_step_us
     ]
-    return sorted(found, key=lambda piece: -piece.cost_us)[: settings.max_findings_listed]
+    found.sort(key=lambda piece: -piece.cost_us)
+    # Ranks that are late in the same steps make one finding.
+    listed = list(dict.fromkeys((piece.start, piece.end) for piece in found))[: settings.max_findings_listed]
+    return [piece for piece in found if (piece.start, piece.end) in listed]
 
 
 def _left(comparison: Comparison, known: list[Slowness], height: float) -> Bools:
