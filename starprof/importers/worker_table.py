@@ -25,6 +25,7 @@ MAX_CELLS = 50_000_000
 MAX_NUMBER = 2**31
 MAX_US = 1e15
 CONFLICTS = 0.01
+SAME = 1e-6
 SAME_TIMES = 0.5
 
 EQUAL_SHARE = 0.02
@@ -59,6 +60,8 @@ class Records:
         notes: what was guessed, in words.
         hosts: host of each worker, where told.
         nodes: table `node`, where the source tells something of them.
+        spans: columns of table `step` that stand beside the times, microseconds, shape (N,) each; with `blocked_us`
+            among them, waiting is told apart.
     """
 
     names: tuple[str, ...]
@@ -72,6 +75,7 @@ class Records:
     notes: tuple[str, ...] = ()
     hosts: dict[str, str] = field(default_factory=dict)
     nodes: pd.DataFrame | None = None
+    spans: dict[str, Floats] = field(default_factory=dict)
 
 
 def unit_of(name: str) -> str | None:
@@ -92,11 +96,14 @@ def worker_run(source_format: str, sources: Sequence[Source], records: Records) 
     where = sources[0].name
     records = _usable(where, records)
     at, steps = _grid(records)
-    values, seconds = _matrix(where, records, at, len(steps))
+    values = _matrix(where, records, at, len(steps))
+    seconds = _first_times(records, at, len(steps))
     scale = UNITS_US[records.unit] if records.unit else _scale(values)
     numbers, labelled = _numbers(records.names)
     order = np.argsort(numbers, kind="stable")
-    timing = timing_of(values)
+    apart = "blocked_us" in records.spans
+    timing = None if apart else timing_of(values)
+    spans = {name: _of(records, spent, at, len(steps)) for name, spent in records.spans.items()} if apart else {}
     detail: dict[str, object] = {"unit": records.unit or "arbitrary", "scale": scale, "values": records.value_name}
     if records.at_kind == CLOCK_INDEX:
         detail["clock"] = records.at_name
@@ -119,7 +126,7 @@ def worker_run(source_format: str, sources: Sequence[Source], records: Records) 
         sources,
         ranks=ranks,
         steps=steps,
-        columns={"dur_us": (values * scale)[order]},
+        columns={"dur_us": (values * scale)[order], **{name: spent[order] for name, spent in spans.items()}},
         start_ns=starts,
         timing=timing,
         unavailable=_unavailable(records, timing),
@@ -155,13 +162,15 @@ def timing_of(values: Floats) -> str:
     return WALL if np.ptp(levels) <= EQUAL_LEVELS and shared >= COMMON_SHARE and own <= MAX_OWN_NOISE else OWN
 
 
-def _timing_words(timing: str) -> str:
+def _timing_words(timing: str | None) -> str:
+    if timing is None:
+        return "waiting has a column of its own, the rest is each worker's own time"
     if timing == WALL:
         return "the workers' times are equal step by step: whole steps of workers that wait for each other"
     return "the workers' times differ, so they do not wait for each other in every step: taken as each one's own time"
 
 
-def _unavailable(records: Records, timing: str) -> list[tuple[str, str]]:
+def _unavailable(records: Records, timing: str | None) -> list[tuple[str, str]]:
     missing = [] if records.unit else [("unit of the times", f"{records.value_name!r} names none")]
     if timing == WALL:
         return [*missing, ("waiting", "whole steps only: own time and waiting are not told apart")]
@@ -189,6 +198,7 @@ def _usable(where: str, records: Records) -> Records:
             "worker": index.astype(np.int64),
             "at": records.at[kept],
             "values": records.values[kept],
+            "spans": {name: values[kept] for name, values in records.spans.items()},
         }
     )
 
@@ -234,29 +244,39 @@ def _apart_enough(times: Floats) -> bool:
     return bool(apart.min() >= 0.5 * np.median(apart))
 
 
-def _matrix(where: str, records: Records, column: Ints, samples: int) -> tuple[Floats, Floats]:
-    """Mean value and first time of every cell, shape (R, S); NaN where the source has none."""
+def _matrix(where: str, records: Records, column: Ints, samples: int) -> Floats:
+    """Mean value of every cell, shape (R, S); NaN where the source has none."""
     workers = len(records.names)
     if workers * samples > MAX_CELLS:
         raise InputError(f"{where}: {workers} workers and {samples} samples are too many to compare")
-    cell = records.worker * samples + column
-    count = np.bincount(cell, minlength=workers * samples)
-    total = np.bincount(cell, records.values, workers * samples).astype(np.float64)
+    values = _of(records, records.values, column, samples)
     if records.at_kind == STEP_INDEX:
-        _refuse_conflicts(where, records, cell, total, count.astype(np.int64))
-    with np.errstate(invalid="ignore"):
-        values = np.where(count > 0, total / np.maximum(count, 1), np.nan).reshape(workers, samples)
-    seconds = np.full(workers * samples, np.inf)
+        _refuse_conflicts(where, records, values[records.worker, column])
+    return values
+
+
+def _of(records: Records, values: Floats, column: Ints, samples: int) -> Floats:
+    """Mean of some values by worker and column, shape (R, S)."""
+    cells = len(records.names) * samples
+    cell = records.worker * samples + column
+    count = np.bincount(cell, minlength=cells)
+    total = np.bincount(cell, values, cells)
+    mean: Floats = np.where(count > 0, total / np.maximum(count, 1), np.nan).reshape(-1, samples)
+    return mean
+
+
+def _first_times(records: Records, column: Ints, samples: int) -> Floats:
+    """Earliest time of every cell, shape (R, S); NaN where the source has none."""
+    seconds = np.full(len(records.names) * samples, np.inf)
     if records.at_kind == CLOCK_INDEX:
-        np.minimum.at(seconds, cell, records.at)
+        np.minimum.at(seconds, records.worker * samples + column, records.at)
     seconds[~np.isfinite(seconds)] = np.nan
-    return values, seconds.reshape(workers, samples)
+    return seconds.reshape(-1, samples)
 
 
-def _refuse_conflicts(where: str, records: Records, cell: Ints, total: Floats, count: Ints) -> None:
+def _refuse_conflicts(where: str, records: Records, mean: Floats) -> None:
     """One worker has one time per step; several that differ are several runs, or parts of a step."""
-    mean = total[cell] / count[cell]
-    differing = (count[cell] > 1) & (np.abs(records.values - mean) > 1e-6 * mean)
+    differing = np.abs(records.values - mean) > SAME * mean
     if differing.mean() > CONFLICTS:
         first = int(np.flatnonzero(differing)[0])
         raise InputError(

@@ -100,8 +100,9 @@ def fleet_of(run: RunData) -> Fleet | None:
     if values is None:
         return None
     usable = np.where(np.isfinite(values) & (values > 0), values, np.nan)
-    rows = np.flatnonzero(~np.isnan(usable).all(axis=1))
-    shared = np.flatnonzero((~np.isnan(usable[rows])).sum(axis=0) >= min(2, len(rows)))
+    least = min(2, int((~np.isnan(usable)).any(axis=1).sum()))
+    shared = np.flatnonzero((~np.isnan(usable)).sum(axis=0) >= max(1, least))
+    rows = np.flatnonzero((~np.isnan(usable[:, shared])).any(axis=1))
     if len(rows) == 0 or len(shared) == 0:
         return None
     infos = tuple(run.ranks[i] for i in rows)

@@ -12,8 +12,12 @@ from starprof.analysis.workers.fleet import Fleet
 MIN_GAP = 0.06
 MIN_EXCESS = 0.08
 """Least distance between neighbours across the gap, and of a slow group from the rest, as logarithms."""
-SURE_GAP = 0.875
-"""No healthy fleet reaches this (2.4 times): it is 3.1 standard deviations of the difference of two at 20 % each."""
+SURE_GAP, SURE_GAP_OF_FEW = 0.69, 0.875
+"""No healthy fleet reaches this (twice; 2.4 times among three or two): in workers that differ by 20 % (standard
+deviation) less than one in a thousand fleets has such a gap anywhere."""
+FEW = 3
+PLAIN_GAP = 0.405
+"""From here on (1.5 times) the lower bars apply: less than 4 in a thousand fleets with 20 %, none with 10 %."""
 LEAST_DEVIATION = 0.01
 MIN_FAST_SHARE = 0.25
 MAX_WINDOWS = 10
@@ -25,7 +29,9 @@ VARIETY = 0.1
 
 _WORKERS = (3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 64)
 _BARS = (1204.0, 73.0, 27.7, 17.2, 11.4, 9.3, 6.5, 5.2, 3.9, 3.1, 2.8, 2.35)
-"""Widest gap over the deviation inside both sides: one in a thousand fleets of normal levels exceeds it (simulated)."""
+_PLAIN_BARS = (110.0, 22.4, 12.3, 8.4, 6.6, 5.4, 4.1, 3.5, 2.8, 2.2, 2.0, 1.7)
+"""Widest gap over the deviation inside both sides that one in a thousand, or in a hundred, fleets of normal levels
+exceeds (simulated)."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,8 @@ class Levels:
     def varied(self) -> bool:
         """Workers differ constantly by more than they wander, although nobody stands apart."""
         width = self.windows.shape[1]
-        wander = float(np.nanmedian(np.nanstd(self.windows, axis=1))) if width > 1 else 0.0
+        seen = self.windows[~np.isnan(self.windows).all(axis=1)]
+        wander = float(np.median(np.nanstd(seen, axis=1))) if width > 1 and len(seen) else 0.0
         return bool(np.ptp(self.levels) >= max(VARIETY, 4.0 * wander / np.sqrt(width)))
 
 
@@ -75,7 +82,12 @@ def levels_of(fleet: Fleet, late: Bools) -> Levels:
         late: cells in an event, which do not count, shape (R, S).
     """
     windows = _windows(fleet, late)
-    levels = np.nanmedian(windows - _fleet_of(windows), axis=1)
+    windows = windows - _fleet_of(windows)
+    rare = np.isnan(windows).all(axis=1)
+    levels = np.full(len(windows), np.nan)
+    levels[~rare] = np.nanmedian(windows[~rare], axis=1)
+    # Seen now and then only: no part of the run tells its level, all of it may.
+    levels[rare] = np.nanmedian(fleet.logs[rare], axis=1)
     rest = np.arange(len(levels))
     slow: list[Ints] = []
     while (group := _apart(levels, windows, rest)) is not None:
@@ -125,12 +137,14 @@ def _apart(levels: Floats, windows: Floats, rows: Ints) -> Ints | None:
     excess = float(levels[slow].mean() - levels[fast].mean())
     if gap < MIN_GAP or excess < MIN_EXCESS or not _always_apart(windows[fast], windows[slow], gap):
         return None
-    sure = gap >= SURE_GAP or (len(rows) > 2 and gap >= _bar(len(rows)) * _inside(levels, fast, slow))
-    return slow if sure else None
+    if gap >= (SURE_GAP if len(rows) > FEW else SURE_GAP_OF_FEW):
+        return slow
+    return slow if len(rows) >= FEW and gap >= _bar(len(rows), gap) * _inside(levels, fast, slow) else None
 
 
-def _bar(workers: int) -> float:
-    return float(np.exp(np.interp(np.log(workers), np.log(_WORKERS), np.log(_BARS))))
+def _bar(workers: int, gap: float) -> float:
+    bars = _PLAIN_BARS if gap >= PLAIN_GAP else _BARS
+    return float(np.exp(np.interp(np.log(workers), np.log(_WORKERS), np.log(bars))))
 
 
 def _inside(levels: Floats, fast: Ints, slow: Ints) -> float:
