@@ -6,14 +6,14 @@ records are cut down before levels are looked for, and levels are only those tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 from scipy.ndimage import median_filter
 
 from starprof.analysis.arrays import Bools, Floats
-from starprof.analysis.changepoint import Segment, onset, segments
+from starprof.analysis.changepoint import MAX_POINTS, Segment, onset, segments
 from starprof.analysis.detect import noise_z
 from starprof.analysis.drift import no_drift, without_drift
 from starprof.analysis.noise import MAD_TO_SIGMA, memory_of, without_steps
@@ -235,25 +235,29 @@ def _ramp(length: int, start: int) -> Floats:
 
 
 def _trend(values: Floats, parts: list[Segment], noise: Noise, z: float) -> Trend | None:
-    """A steady rise to the end, when it fits clearly better than levels do."""
-    n = len(values)
-    if n < MIN_TREND_RECORDS:
+    """A steady rise to the end, when it fits clearly better than levels do; on means of blocks in long series."""
+    if len(values) < MIN_TREND_RECORDS:
         return None
-    penalty = TREND_GAIN * noise.sigma**2 * noise.memory * np.log(n)
-    by_levels = sum(float(((values[p.start : p.end] - p.level) ** 2).sum()) for p in parts)
-    by_levels += penalty * 2 * (len(parts) - 1)
+    block = -(-len(values) // MAX_POINTS)
+    usable = len(values) // block * block
+    levels = np.concatenate([np.full(p.length, p.level) for p in parts])
+    values, levels = (v[:usable].reshape(-1, block).mean(axis=1) for v in (values, levels))
+    sigma = noise.sigma * float(np.sqrt(min(noise.memory, block) / block))
+    memory = max(1.0, noise.memory / block)
+    n = len(values)
+    penalty = TREND_GAIN * sigma**2 * memory * np.log(n)
+    by_levels = float(((values - levels) ** 2).sum()) + penalty * 2 * (len(parts) - 1)
     best, chosen = np.inf, Trend(0, 0.0, 0.0)
     centred = values - values.mean()
-    for start in np.unique(np.linspace(0, 0.7 * n, TREND_TRIALS).astype(int)):
-        ramp = _ramp(n, int(start))
+    for start in np.unique(np.linspace(0, 0.7 * n, TREND_TRIALS).astype(int)).tolist():
+        ramp = _ramp(n, start)
         ramp -= ramp.mean()
         weight = float(ramp @ ramp)
         height = float(ramp @ centred) / weight
         error = float(((centred - height * ramp) ** 2).sum())
         if error < best:
-            best = error
-            chosen = Trend(int(start), height, height * float(np.sqrt(weight / noise.memory)) / noise.sigma)
+            best, chosen = error, Trend(start, height, height * float(np.sqrt(weight / memory)) / sigma)
     sure = chosen.height >= MIN_TREND and chosen.z >= z
-    if not sure or best + 2 * penalty >= by_levels:
+    if not sure or best + 2 * penalty >= by_levels or not no_drift(values, _ramp(n, chosen.start)):
         return None
-    return chosen if no_drift(values, _ramp(n, chosen.start)) else None
+    return replace(chosen, start=chosen.start * block)

@@ -76,7 +76,8 @@ def log_lines(source: Source) -> Iterator[str]:
 
 
 def _clean(line: bytes) -> str:
-    return _ESCAPES.sub("", line[:MAX_LINE].decode("utf-8", errors="replace"))
+    text = line[:MAX_LINE].decode("utf-8", errors="replace")
+    return text if text.isprintable() else _ESCAPES.sub("", text)
 
 
 def rank_of_line(line: str) -> tuple[int | None, str]:

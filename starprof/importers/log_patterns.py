@@ -21,6 +21,7 @@ class Form:
         data: like `time`, for the part of it that was waiting for data.
         samples: batch size of the whole job in group 1.
         tokens: tokens of the whole job's step in group 1.
+        needs_time: a line without the time is none of this form.
     """
 
     framework: str
@@ -31,6 +32,7 @@ class Form:
     data: tuple[tuple[re.Pattern[str], float], ...] = ()
     samples: re.Pattern[str] | None = None
     tokens: re.Pattern[str] | None = None
+    needs_time: bool = False
 
 
 UNITS_US = {"us": 1.0, "µs": 1.0, "ms": 1e3, "msec": 1e3, "s": 1e6, "sec": 1e6, "secs": 1e6, "seconds": 1e6, "min": 6e7}
@@ -55,9 +57,10 @@ FORMS: tuple[Form, ...] = (
     ),
     Form(
         "NeMo",
-        _re(r"(?=.*train_step_timing in s[=:]).*?\bglobal_step[=:]\s*(?P<step>\d{1,12})"),
+        _re(r"\bglobal_step[=:]\s*(?P<step>\d{1,12})"),
         time=((_re(r"train_step_timing in s[=:]\s*(NUM)"), 1e6),),
         samples=_re(r"global_batch_size[=:]\s*(\d{1,9})"),
+        needs_time=True,
     ),
     Form(
         "DeepSpeed",
@@ -150,13 +153,13 @@ FORMS: tuple[Form, ...] = (
 """Tried in this order; a line belongs to the first whose `step` is found in it."""
 
 BAR = _re(
-    r"(?P<label>[^|%\r\n]{0,80}?)\s*\d{1,3}%\|[^|]{0,300}\|\s*(?P<step>\d{1,12})/(?P<total>\d{1,12})\s*"
+    r"\b\d{1,3}%\|[^|]{0,300}\|\s*(?P<step>\d{1,12})/(?P<total>\d{1,12})\s*"
     r"\[(?P<elapsed>(?:\d{1,6}:)?\d{1,6}:\d\d)<[^,\]]{0,20},\s*(?P<rate>NUM|\?)\s?(?P<unit>it/s|s/it|batch/s|s/batch)?"
 )
-"""A tqdm bar: `Epoch 3:  42%|####  | 42/100 [00:12<00:16,  3.45it/s, loss=0.5]`."""
+"""A tqdm bar behind its label: `Epoch 3:  42%|####  | 42/100 [00:12<00:16,  3.45it/s, loss=0.5]`."""
 
 RICH_BAR = _re(
-    r"(?P<label>Epoch \d{1,9}(?:/\d{1,9})?)\s.{0,300}?\s(?P<step>\d{1,12})/(?P<total>\d{1,12})\s+"
+    r"Epoch \d{1,9}(?:/\d{1,9})?\s.{0,300}?\s(?P<step>\d{1,12})/(?P<total>\d{1,12})\s+"
     r"(?P<elapsed>(?:\d{1,6}:)?\d{1,6}:\d\d)\s\S\s\S{1,20}\s+(?P<rate>NUM)(?P<unit>it/s|s/it)"
 )
 """Lightning's rich bar: `Epoch 0/9 ---- 42/100 0:00:12 * 0:00:16 3.45it/s`."""

@@ -28,7 +28,11 @@ from starprof.model import events
 
 MAX_RECORDS = 5_000_000
 MAX_EVENTS = 100_000
+LABEL_LENGTH = 80
+SURE_RECORDS = 1000
+"""After so many records of one form, other lines are no longer searched for others."""
 _WORTH_A_LOOK = re.compile(r"iter|step|epoch|train|%\|", re.IGNORECASE)
+_FACTS = re.compile(r"sav|eval|valid|world|process|batch_size", re.IGNORECASE)
 
 
 @dataclass
@@ -50,12 +54,10 @@ class LogReader:
             InputError: more records than a log can have.
         """
         self._line += 1
-        if not _WORTH_A_LOOK.search(line):
-            self._facts(line)
-            return
-        found = self._match(line)
+        found = self._match(line) if _WORTH_A_LOOK.search(line) else None
         if found is None:
-            self._facts(line)
+            if _FACTS.search(line):
+                self._facts(line)
             return
         form, values = found
         self._usual = form
@@ -82,6 +84,8 @@ class LogReader:
         usual = self._usual
         if isinstance(usual, int) and (values := _of_form(FORMS[usual], line)) is not None:
             return usual, values
+        if usual is not None and self._count > SURE_RECORDS and isinstance(usual, int):
+            return None
         for index, form in enumerate(FORMS[:-1]):
             if (values := _of_form(form, line)) is not None:
                 return index, values
@@ -125,7 +129,8 @@ def _of_form(form: Form, line: str) -> dict[str, float] | None:
     stamp = stamp_of(line)
     if stamp is not None:
         values |= {"stamp": stamp.seconds, "resolution": stamp.resolution}
-    return values if values.keys() & {"time", "rate", "stamp"} else None
+    wanted = {"time"} if form.needs_time else {"time", "rate", "stamp"}
+    return values if values.keys() & wanted else None
 
 
 def _in_us(found: re.Match[str], unit_us: float) -> float:
@@ -140,12 +145,15 @@ def _in_us(found: re.Match[str], unit_us: float) -> float:
 
 def _of_bar(pattern: re.Pattern[str], line: str) -> dict[str, float] | None:
     found = pattern.search(line)
-    if found is None or NOT_TRAINING.search(found["label"]):
+    if found is None:
+        return None
+    label = line[max(0, found.start() - LABEL_LENGTH) : found.start("step")]
+    if NOT_TRAINING.search(label):
         return None
     elapsed = 0.0
     for part in found["elapsed"].split(":"):
         elapsed = elapsed * 60.0 + float(part)
     values = {"step": float(found["step"]), "total": float(found["total"]), "stamp": elapsed, "resolution": 1.0}
-    if (epoch := EPOCH_OF_LABEL.search(found["label"])) is not None:
+    if (epoch := EPOCH_OF_LABEL.search(label)) is not None:
         values["epoch"] = float(epoch[1])
     return values
