@@ -22,7 +22,6 @@ LOW_SHARE = 0.3
 ROUNDS = 2
 MIN_REFERENCES = 0.25
 MAX_MEMORY = 40.0
-FEW_STEADY = 3
 LEAST_SIGMA = 0.005
 BASE_SHARE = 0.05
 LULL_SHARE = 0.2
@@ -167,15 +166,16 @@ class _Noise:
 
 
 def _wander(relative: Floats) -> _Noise:
-    """Noise of the steadier half of the workers with their slow wandering left in: what all do is nobody's event."""
+    """Noise of steady workers with their slow wandering left in: what those do as well is nobody's event.
+
+    Up to two thirds of the workers may be slow for a time, so the steadiest third is asked, and its least steady worker
+    taken: the steadiest of a few is steady by chance.
+    """
     around = np.nan_to_num(relative - np.nanmedian(relative, axis=1, keepdims=True), nan=0.0)
-    half = (len(around) + 1) // 2
-    steady = around[np.argsort(around.std(axis=1), kind="stable")[:half]]
-    if half <= FEW_STEADY:
-        # The steadiest of a few is steady by chance.
-        steady = steady[-1:]
+    third = max(min(2, len(around) - 1), -(-len(around) // 3))
+    steady = around[np.argsort(around.std(axis=1), kind="stable")[: max(1, third)]]
     memory = min(memory_of(steady), MAX_MEMORY) if relative.shape[1] > 1 else 1.0
-    return _Noise(max(LEAST_SIGMA, float(np.sqrt(np.mean(steady**2)))), memory)
+    return _Noise(max(LEAST_SIGMA, float(steady[-1].std())), memory)
 
 
 @dataclass(frozen=True)
