@@ -16,6 +16,7 @@ from starprof.analysis import (
     data_waits,
     hang,
     job_series,
+    pairs,
     whatif,
     workers,
 )
@@ -34,5 +35,6 @@ JUDGES: tuple[Judge, ...] = (
     data_waits.judge,
     workers.judge,
     data_readiness.judge,
+    pairs.judge,
     counters_only.judge,
 )

@@ -15,9 +15,11 @@ MODULES: tuple[str, ...] = (
     "tracelens",
     "msprof",
     "flight_recorder",
+    "nccl_inspector",
     "horovod_timeline",
     "training_log",
     "readiness",
+    "pair_table",
     "worker_csv",
     "worker_text",
 )
