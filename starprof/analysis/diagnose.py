@@ -13,6 +13,7 @@ from starprof.analysis.batch import evened, uneven_batches, workload_skew
 from starprof.analysis.causes.base import ms, pct, rank_names
 from starprof.analysis.comparison import Comparison
 from starprof.analysis.cost import Reduction, replay, solo_us
+from starprof.analysis.counted import counted_losses
 from starprof.analysis.counters import Counters
 from starprof.analysis.findings import Context
 from starprof.analysis.judges import JUDGES
@@ -22,7 +23,7 @@ from starprof.analysis.own_time import OwnTime, own_time
 from starprof.analysis.persistent import rotating_periods, rotating_stretches, slow_ranks
 from starprof.analysis.receipt import not_collected, overhead
 from starprof.analysis.settings import DEFAULT, Settings
-from starprof.analysis.shared import uniform_slowness
+from starprof.analysis.shared import slower_alone, uniform_slowness
 from starprof.analysis.skew_findings import stage_finding, workload_finding
 from starprof.analysis.slow_reductions import collateral, explained, rise_share, slow_reductions
 from starprof.analysis.slowness import Slowness
@@ -66,6 +67,10 @@ def diagnose(run: RunData, settings: Settings = DEFAULT) -> Verdict:
         who = rank_names(tuple(i.rank for i in run.ranks)) if run.ranks else "any rank"
         return replace(empty, reason=f"No step records from {who}: was the hook active, and did an optimizer step?")
     empty = replace(empty, steps=(own.first_step, int(own.steps[-1])))
+    if own.shape[0] == 1 and not own.missing and own.shape[1] >= settings.min_steps:
+        context, alone = _search_alone(run, own, settings)
+        if alone:
+            return _verdict(context, _findings(context, alone), empty)
     obstacle = _obstacle(own, settings)
     if obstacle:
         return replace(empty, reason=obstacle)
@@ -109,6 +114,15 @@ def _search(run: RunData, own: OwnTime, settings: Settings) -> tuple[Context, li
     ranks = rotating_stretches(rotating_periods([s for s in kept if s.source == "rank"], own.shape[0]))
     rest = [s for s in kept if s.source != "rank"]
     kept = _that_matter(own, settings, ranks + rest + single_steps(comparison, ranks + rest))
+    if not any(s.blame or s.source in ("uniform", "rotating") for s in kept):
+        kept += counted_losses(context)
+    return context, _priced(own, kept)
+
+
+def _search_alone(run: RunData, own: OwnTime, settings: Settings) -> tuple[Context, list[Slowness]]:
+    """What made a job of one rank slower than it was before."""
+    context = Context(run, own, Counters(run), settings, Comparison(own, settings))
+    kept = _that_matter(own, settings, slower_alone(own, settings) + special_work(own, settings))
     return context, _priced(own, kept)
 
 
@@ -168,6 +182,8 @@ def _findings(context: Context, found: list[Slowness]) -> Found:
             result.append((slowness, workload_finding(context, slowness)))
         elif slowness.source == "structural":
             result.append((slowness, stage_finding(context, slowness)))
+        elif slowness.source == "counted":
+            result.append((slowness, nobody.counted_finding(context, slowness)))
         elif slowness.source == "network":
             result.append((slowness, network_finding(context, slowness)))
         elif slowness.kind == "one-off":
@@ -210,6 +226,10 @@ def _kind(context: Context, found: Found) -> tuple[VerdictKind, list[Slowness]]:
     network = [(s, finding) for s, finding in found if s.source == "network"]
     if network:
         return _network_kind(*network[0]), [s for s, _ in network]
+    # A quota is a limit that somebody set; how busy a machine is says nothing about the job by itself.
+    limits = [s for s, finding in found if s.source == "counted" and finding.cause == causes.CGROUP_THROTTLING]
+    if limits:
+        return "uniform", limits
     return ("inconclusive" if context.own.missing else "none"), []
 
 
@@ -235,8 +255,12 @@ def _reason(context: Context, kind: VerdictKind, found: Found, cost: Cost) -> st
         return f"A pipeline stage is heavier than the others ({pct(cost.share)} of the time); no rank is to blame."
     if kind == "rotating":
         return f"Late steps move over the ranks and cost {pct(cost.share)} of the time; no rank is to blame.{missing}"
+    if kind == "uniform" and any(s.source == "counted" for s, _ in found):
+        return f"A limit holds all ranks back from the first step on ({pct(cost.share)} of the time).{missing}"
     if kind == "uniform" and all(s.source != "uniform" for s, _ in found):
         return f"The reduction is slow for everybody ({pct(cost.share)} of the time); no rank is to blame.{missing}"
+    if kind == "uniform" and own.shape[0] == 1:
+        return f"The only rank became slower than it was before ({pct(cost.share)} of the time)."
     if kind == "uniform":
         return f"All ranks slowed down together ({pct(cost.share)} of the time); there is no straggler.{missing}"
     if kind == "shared":

@@ -8,6 +8,7 @@ import numpy as np
 
 from starprof.analysis.arrays import Bools
 from starprof.analysis.causes import Case, Explanation, explain, ms
+from starprof.analysis.causes.base import span_ns
 from starprof.analysis.causes.phase import CAUSES
 from starprof.analysis.comparison import Comparison
 from starprof.analysis.counters import Counters
@@ -48,6 +49,10 @@ class Context:
         return tuple(
             f"{name} (node {n})" if every.count(name) > 1 else name for name, n in zip(names, nodes, strict=True)
         )
+
+    def whole_span_ns(self, row: int) -> tuple[float, float]:
+        """All kept steps in the clock of a rank's node."""
+        return span_ns(self.own, row, 0, self.own.shape[1])
 
     def base(self, slowness: Slowness) -> Finding:
         """The parts of a finding that need no cause."""

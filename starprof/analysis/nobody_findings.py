@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from starprof.analysis.causes import Case, explain_by_counters, ms, pct
-from starprof.analysis.causes.base import rank_names
+from starprof.analysis.causes.base import COINCIDES, rank_names
 from starprof.analysis.causes.phase import WORDS, split_in_words
+from starprof.analysis.causes.processes import main_process
 from starprof.analysis.causes.rotating import explain_rotating
 from starprof.analysis.findings import RANK_0_WORK, Context, together
 from starprof.analysis.phases import PhaseExcess
@@ -175,9 +176,11 @@ def uniform_finding(context: Context, slowness: Slowness) -> Finding:
     phase, share = ranked[0] if ranked else ("unaccounted", 0.0)
     split = ", ".join(f"{name} {pct(part)}" for name, part in ranked)
     cause = _UNIFORM_CAUSE.get(phase, causes.UNKNOWN) if share >= case.settings.min_cause_share else causes.UNKNOWN
+    who = f"All {own.shape[0]} ranks need" if own.shape[0] > 1 else f"Rank {own.rank(0)}, the only one, needs"
+    rest = ", and none more than the others" if own.shape[0] > 1 else ", compared with its own past only"
     evidence = (
-        f"All {own.shape[0]} ranks need more for themselves {when(context.comparison, slowness)}: "
-        f"{ms(slowness.after_us)} instead of {ms(slowness.before_us)} per step, and none more than the others.",
+        f"{who} more for {'themselves' if own.shape[0] > 1 else 'itself'} {when(context.comparison, slowness)}: "
+        f"{ms(slowness.after_us)} instead of {ms(slowness.before_us)} per step{rest}.",
         f"The increase lies in: {split}.",
     )
     why = explain_by_counters(case)
@@ -224,3 +227,47 @@ _UNIFORM_CAUSE = {
     "user": causes.USER_CODE,
     "unaccounted": causes.USER_CODE,
 }
+
+
+def counted_finding(context: Context, slowness: Slowness) -> Finding:
+    """All ranks lose time from the first step on, as counters of lost time show."""
+    own, counters = context.own, context.counters
+    share = slowness.after_us
+    node = own.infos[0].node
+    here = [row for row, info in enumerate(own.infos) if info.node == node]
+    cores = counters.cores.get(node)
+    threads = sum(
+        threads
+        for row in here
+        if (rows := main_process(context, row)) is not None
+        and (threads := counters.mean(rows, "threads", *context.whole_span_ns(row))) == threads
+    )
+    place = counters.host(node)
+    if slowness.span == causes.CGROUP_THROTTLING:
+        first = (
+            f"The CPU quota of their control groups stops all {own.shape[0]} ranks for {pct(share)} of their own time."
+        )
+        action = "Raise or remove the quota (CPU limit of the container), or start fewer threads and loader workers."
+        verify = (
+            "nr_throttled must stand still and the steps become shorter; if they do not, the quota was not the cause."
+        )
+    else:
+        per_rank = max(1, (cores or len(here)) // max(1, len(here)))
+        first = (
+            f"All {own.shape[0]} ranks were runnable but not running for {pct(share)} of their own time: on {place} "
+            f"{len(here)} ranks have {threads:.0f} threads for {cores if cores else 'an unknown number of'} CPUs."
+        )
+        action = f"Set OMP_NUM_THREADS={per_rank} per rank (cores / ranks of the node) and bind each rank to its cores."
+        verify = "run_delay_us must nearly stand still; if the steps are no shorter then, threads were not the cause."
+    return replace(
+        context.base(slowness),
+        cause=slowness.span,
+        cause_share=1.0,
+        confidence=COINCIDES,
+        evidence=(
+            first,
+            "It was so from the first step on and on all ranks alike: no rank is late, and no step record shows it.",
+        ),
+        action=action,
+        verify=verify,
+    )

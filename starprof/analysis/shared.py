@@ -30,6 +30,12 @@ def uniform_slowness(comparison: Comparison, settings: Settings) -> list[Slownes
     return [s for rise, s in found if not s.blame or rise.level - rise.before >= apart]
 
 
+def slower_alone(own: OwnTime, settings: Settings) -> list[Slowness]:
+    """A job of one rank against its own past: there is nobody else to compare it with."""
+    work = np.nan_to_num(own.work[0], nan=float(np.nanmedian(own.work[0])))
+    return [_uniform(own, rise) for rise in rises(work, own.healthy_step_us, settings)]
+
+
 def _uniform(own: OwnTime, rise: Rise) -> Slowness:
     inside = _mask(own.shape[1], rise)
     factor = rise.before / rise.level

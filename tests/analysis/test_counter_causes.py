@@ -8,7 +8,7 @@ import pytest
 from verdicts import blamed, only_finding, words
 
 from starprof.analysis import diagnose
-from starprof.analysis.synthetic import Slow, SyntheticRun, Trouble
+from starprof.analysis.synthetic import CpuHog, Quota, Slow, SyntheticRun, Trouble
 from starprof.model import causes
 
 CPU = {"forward": 12_000.0, "backward": 22_000.0}
@@ -228,3 +228,53 @@ def test_pauses_of_the_collector_that_the_hook_timed_are_garbage_collection_and_
     faults = tuple(Slow("gc", (1,), us=us, start=20 + 30 * i, end=21 + 30 * i) for i, us in enumerate(lengths))
     finding = only_finding(verdict_of(*faults, counters=False))
     assert (finding.cause, finding.kind) == (causes.GC, "trend")
+
+
+def test_a_quota_that_stops_all_ranks_from_the_first_step_on_is_uniform_and_priced():
+    run = SyntheticRun(faults=tuple(Quota(rank, share=1.0) for rank in range(4)))
+    verdict = diagnose(run.data())
+    finding = only_finding(verdict)
+    assert (verdict.verdict, finding.cause, finding.ranks) == ("uniform", causes.CGROUP_THROTTLING, ())
+    assert finding.cost_seconds == pytest.approx(run.cost_seconds(), rel=0.25)
+
+
+def queued(data, us_per_second, ranks):
+    samples = data.samples["process_sample"]
+    seconds = (samples["mono_ns"] - samples["mono_ns"].min()) / 1e9
+    samples["run_delay_us"] += seconds * us_per_second * samples["rank"].isin(ranks)
+    samples["threads"] = 36.0
+    return data
+
+
+def test_a_run_queue_that_takes_a_third_of_all_ranks_time_is_told_with_threads_and_cores_and_nobody_is_blamed():
+    verdict = diagnose(queued(SyntheticRun().data(), 400_000.0, range(4)))
+    finding = only_finding(verdict)
+    assert (verdict.verdict, finding.cause, finding.ranks) == ("none", causes.OVERSUBSCRIPTION, ())
+    text = words(finding)
+    assert "4 ranks have 144 threads for 8 CPUs" in text
+    assert "OMP_NUM_THREADS=2" in text
+
+
+@pytest.mark.parametrize(("rate", "ranks"), [(100_000.0, range(4)), (400_000.0, (0, 1))])
+def test_a_short_run_queue_or_one_of_some_ranks_is_no_finding_by_itself(rate, ranks):
+    assert diagnose(queued(SyntheticRun().data(), rate, ranks)).findings == ()
+
+
+@pytest.mark.parametrize("fault", [CpuHog(1), Quota(1)])
+def test_counters_of_lost_time_that_all_ranks_show_alike_do_not_explain_one_of_them(fault):
+    data = SyntheticRun(faults=(fault,)).data()
+    process, groups = data.samples["process_sample"], data.samples["cgroup_sample"]
+    mine = process.loc[process["rank"] == 1, "run_delay_us"].to_numpy()
+    for rank in (0, 2, 3):
+        process.loc[process["rank"] == rank, "run_delay_us"] = mine
+        groups.loc[groups["cgroup"] == 1 + rank, "throttled_us"] = groups.loc[
+            groups["cgroup"] == 2, "throttled_us"
+        ].values
+    finding = next(f for f in diagnose(data).findings if f.ranks)
+    assert finding.ranks == (1,)
+    assert finding.cause not in (causes.CPU_CONTENTION, causes.CGROUP_THROTTLING)
+
+
+def test_a_trace_of_throttling_as_every_pod_shows_is_not_blamed_for_everybodys_time():
+    run = SyntheticRun(faults=tuple(Quota(rank, us=30.0, share=0.011) for rank in range(4)))
+    assert diagnose(run.data()).findings == ()

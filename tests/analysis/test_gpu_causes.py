@@ -218,3 +218,42 @@ def test_a_slower_product_is_not_compared_with_the_clock_of_another():
     data.samples["gpu"].loc[data.samples["gpu"]["gpu"] == 41, "name"] = "Small accelerator"
     finding = only_finding(diagnose(data))
     assert (finding.ranks, finding.cause) == ((1,), causes.GPU_COMPUTE)
+
+
+def test_a_single_rank_that_gets_hot_is_compared_with_its_own_past():
+    hot = {**THERMAL, "gpu_sample.sm_clock_mhz": 500.0, "gpu_sample.temperature_c": 88.0}
+    run = run_of(Trouble((0,), {"forward": 14_000.0, "backward": 26_000.0}, hot, start=150), ranks=1)
+    verdict = diagnose(run.data())
+    finding = only_finding(verdict)
+    assert (verdict.verdict, finding.cause, finding.ranks) == ("uniform", causes.GPU_THERMAL, ())
+    text = words(finding)
+    assert "its own past only" in text
+    assert "rules out a power cap" in text
+    assert abs(finding.onset_step - 150) <= 3
+
+
+def test_another_process_on_the_gpu_of_a_single_rank_is_named_from_its_past():
+    verdict = verdict_of(Trouble((0,), {"forward": 40_000.0, "backward": 70_000.0}, FOREIGN, start=150), ranks=1)
+    assert only_finding(verdict).cause == causes.GPU_FOREIGN_PROCESS
+
+
+def test_a_single_rank_that_runs_evenly_says_that_there_is_nobody_to_compare_it_with():
+    verdict = verdict_of(ranks=1)
+    assert (verdict.verdict, verdict.findings) == ("inconclusive", ())
+    assert "nobody to compare" in verdict.reason
+
+
+def test_other_processes_that_are_hidden_are_said_to_be_possible():
+    data = run_of(Trouble((1,), COMPUTE, start=120)).data()
+    data.samples["gpu_sample"]["foreign_processes"] = np.nan
+    finding = only_finding(diagnose(data))
+    assert finding.cause == causes.GPU_COMPUTE
+    assert "hidden" in finding.next
+
+
+def test_slow_gpu_compute_without_gpu_counters_says_what_to_record():
+    data = run_of(Trouble((1,), COMPUTE, start=120)).data()
+    data.samples["gpu_sample"] = data.samples["gpu_sample"].iloc[:0]
+    finding = only_finding(diagnose(data))
+    assert finding.cause == causes.GPU_COMPUTE
+    assert "gpu_sample" in finding.next

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from starprof.analysis.causes.base import Case, Explanation, ms, pct
+from starprof.analysis.causes.gpu import samples_of
+from starprof.analysis.causes.gpu_foreign import hidden
 from starprof.model import causes
 
 WORDS = {
@@ -79,7 +81,20 @@ def _gpu_compute(case: Case) -> Explanation:
         ),
         action=f"Run the same kernel benchmark on the GPU of {case.who} and on a peer's, and drain it if it is slow.",
         verify=f"After the exchange the forward and backward times of {case.who} should equal its peers'.",
+        next=_next(case),
     )
+
+
+def _next(case: Case) -> str:
+    """What would tell why the GPU computes more slowly."""
+    if all(samples_of(case, row) is None for row in case.rows):
+        return "Record gpu_sample (NVML: clocks, heat, power, errors, other processes) to see what slows the GPU."
+    if hidden(case):
+        return (
+            "Other processes on the GPU are hidden from here (a PID namespace of its own): look with nvidia-smi on the "
+            "host, contention from outside is possible."
+        )
+    return ""
 
 
 def split_in_words(case: Case) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from starprof.analysis.causes.base import Case
 from starprof.analysis.causes.contrast import NAN, Contrast, OverSpan, Span, over_span, rate
-from starprof.analysis.counters import numbers
+from starprof.analysis.counters import Counters, numbers
+from starprof.analysis.own_time import OwnTime
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +25,21 @@ def host_phases(case: Case) -> tuple[str, ...]:
     return HOST_PHASES if case.own.on_gpu else (*CPU_PHASES, "h2d")
 
 
-def main_process(case: Case, row: int) -> pd.DataFrame | None:
+class HasCounters(Protocol):
+    """A `Case`, or anything else with own times and counters."""
+
+    @property
+    def own(self) -> OwnTime:
+        """Own times."""
+        ...
+
+    @property
+    def counters(self) -> Counters:
+        """Look-ups in the sample frames."""
+        ...
+
+
+def main_process(case: HasCounters, row: int) -> pd.DataFrame | None:
     """Samples of the rank's own process."""
     info = case.own.infos[row]
     keys = ("node", "rank", "is_rank")

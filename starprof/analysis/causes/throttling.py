@@ -8,8 +8,9 @@ import numpy as np
 
 from starprof.analysis.causes.base import Case, Explanation, ms, pct
 from starprof.analysis.causes.contrast import rate
-from starprof.analysis.counters import numbers
+from starprof.analysis.counters import Counters, numbers
 from starprof.model import causes
+from starprof.model.rundata import RankInfo
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +50,7 @@ def _of_rank(case: Case, row: int) -> tuple[float, str, float, float] | None:
     """Throttled seconds of the rank's tightest group, its path and quota in CPUs, and the usual seconds."""
     worst: tuple[float, str, float, float] | None = None
     start, end = case.span_ns(row)
-    for node, group, path in _groups(case, row):
+    for node, group, path in groups_of(case.own.infos[row], case.counters):
         rows = case.counters.series("cgroup_sample", ("node", "cgroup")).get((node, group))
         if rows is None:
             continue
@@ -71,11 +72,11 @@ def _usual(case: Case, row: int, rows: pd.DataFrame) -> float:
     past = case.past_span_ns(row)
     if past is not None:
         references.append(rate(case.counters, rows, "throttled_us", past) / 1e6)
-    mine = {(node, group) for node, group, _ in _groups(case, row)}
+    mine = {(node, group) for node, group, _ in groups_of(case.own.infos[row], case.counters)}
     rates = []
     for peer in case.peers(row):
         worst = 0.0
-        for node, group, _ in _groups(case, peer):
+        for node, group, _ in groups_of(case.own.infos[peer], case.counters):
             samples = case.counters.series("cgroup_sample", ("node", "cgroup")).get((node, group))
             if samples is not None and (node, group) not in mine:
                 worst = max(worst, rate(case.counters, samples, "throttled_us", case.span_ns(peer)) / 1e6)
@@ -84,10 +85,9 @@ def _usual(case: Case, row: int, rows: pd.DataFrame) -> float:
     return max((r for r in references if r == r), default=0.0)
 
 
-def _groups(case: Case, row: int) -> list[tuple[float, float, str]]:
+def groups_of(info: RankInfo, counters: Counters) -> list[tuple[float, float, str]]:
     """(node, group id, path) of the groups that a rank runs in, at every level."""
-    info = case.own.infos[row]
-    named = case.counters.series("cgroup", ("node", "rank")).get((float(info.node), float(info.rank)))
+    named = counters.series("cgroup", ("node", "rank")).get((float(info.node), float(info.rank)))
     if named is None:
         return []
     return [(float(info.node), float(g), str(p)) for g, p in zip(named["cgroup"], named["path"], strict=True)]
