@@ -17,7 +17,11 @@ def header(head: bytes) -> tuple[str, ...]:
     line = head.removeprefix(b"\xef\xbb\xbf").partition(b"\n")[0]
     if b"\0" in line or b"," not in line:
         return ()
-    return tuple(name.strip() for name in next(csv.reader([line.decode("utf-8", errors="replace")]), []))
+    try:
+        names = next(csv.reader([line.decode("utf-8", errors="replace").rstrip("\r")]), [])
+    except csv.Error:  # a progress bar that redraws its line, a field without end
+        return ()
+    return tuple(name.strip() for name in names)
 
 
 def rows(source: Source) -> Iterator[Mapping[str, str]]:

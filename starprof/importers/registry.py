@@ -17,11 +17,11 @@ MODULES: tuple[str, ...] = (
     "flight_recorder",
     "nccl_inspector",
     "horovod_timeline",
-    "training_log",
     "readiness",
     "pair_table",
     "worker_csv",
     "worker_text",
+    "training_log",
 )
 """Modules of this package. The order decides where a folder holds several formats, and where a file fits several."""
 
