@@ -19,11 +19,13 @@ _RANK = re.compile(
     r"""\s*(?:
         \[\d+,(?P<mpi>\d{1,7})\]<std(?:out|err)>:?      # mpirun --tag-output
       | (?P<label>\d{1,7}):(?=\s|\[|[A-Za-z])           # srun --label
-      | \[?\(?[Rr]ank[\s:=_-]*(?P<named>\d{1,7})\]?\)?[:\s]   # [rank3]: of torch.distributed
+      | \[?\(?(?:[Rr]ank|[Ww]orker)[\s:=_-]*(?P<named>\d{1,7})\]?\)?[:\s]   # [rank3]: of torch.distributed
     )""",
     re.VERBOSE,
 )
-_RANK_WITHIN = re.compile(r"\[(?:global_)?[Rr](?:ank|ANK)[\s:=_-]*(\d{1,7})\]|\bglobal_rank[=:]\s*(\d{1,7})\b")
+_RANK_WITHIN = re.compile(
+    r"\[(?:global_)?(?:rank|worker)[\s:=_-]*(\d{1,7})\]|\bglobal_rank[=:]\s*(\d{1,7})\b", re.IGNORECASE
+)
 _RANK_IN_NAME = re.compile(r"(?:^|[/_.\-])(?:global[_-]?)?rank[_.-]?(\d{1,7})(?=\D|$)", re.IGNORECASE)
 _TORCHRUN_NAME = re.compile(r"(?:^|/)attempt_\d+/(\d{1,7})/std(?:out|err)\.log$")
 

@@ -16,6 +16,7 @@ from starprof.importers.log_patterns import FORMS
 from starprof.importers.log_steps import Numbering, numbering
 
 MIN_RECORDS = 3
+SAME_STEP_SHARE = 0.3
 CLOCK_PRECISION = 30.0
 """A time from clock stamps spans this many of the clock's own digits: an error of about 3 %."""
 _DAY_S = 86_400.0
@@ -103,7 +104,10 @@ def _stated(form: int | str, table: Table) -> Records | None:
     if isinstance(form, str) or told.sum() < MIN_RECORDS:
         return None
     table = {name: values[told] for name, values in table.items()}
-    if FORMS[form].framework == "a log" and _is_clock(table["time"]):
+    general = FORMS[form].framework == "a log"
+    if general and len(table["step"]) > 1 and (np.diff(table["step"]) == 0).mean() > SAME_STEP_SHARE:
+        return None  # several workers write into it, and nothing known tells which
+    if general and _is_clock(table["time"]):
         return _by_clock(form, table, table["time"] / 1e6, "from the running time that its lines tell")
     steps = numbering(table["step"], table["epoch"], table["total"])
     columns = {"dur_us": table["time"], "data_wait_us": np.minimum(table["data"], table["time"])}

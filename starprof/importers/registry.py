@@ -20,8 +20,8 @@ MODULES: tuple[str, ...] = (
     "readiness",
     "pair_table",
     "worker_csv",
-    "worker_text",
     "training_log",
+    "worker_text",
 )
 """Modules of this package. The order decides where a folder holds several formats, and where a file fits several."""
 

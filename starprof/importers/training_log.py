@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from starprof.errors import InputError
-from starprof.importers.base import JOB, WALL, run_of
+from starprof.importers.base import JOB, OWN, WALL, run_of
 from starprof.importers.job_log import job_rank, noted, usual_distance
 from starprof.importers.log_lines import log_lines, rank_of_line, rank_of_name
 from starprof.importers.log_reader import LogReader
@@ -30,6 +30,8 @@ NAME = "training-log"
 MIN_RECORDS = 3
 LOOKED_AT_LINES = 200_000
 SAME_STEPS = 0.5
+MIN_COMMON_STEPS = 16
+SAME_TOTAL = 0.03
 MAX_RANKS = 100_000
 
 
@@ -108,17 +110,29 @@ def _of_ranks(sources: Sequence[Source], by_rank: dict[int, Records], readers: S
         for name, values in by_rank[rank].columns.items():
             columns[name][index, places] = values
     detail = _detail(readers, steps)
+    together = _together(columns["dur_us"])
+    waiting = ("waiting for others", "the logs tell whole steps only, waiting included")
     run = run_of(
         NAME,
         sources,
         ranks=[RankInfo(rank=r, node=-1, host="", detail=detail) for r in ranks],
         steps=steps,
         columns=columns,
-        timing=WALL,
-        unavailable=(("waiting for others", "the logs tell whole steps only, waiting included"),),
+        timing=WALL if together else OWN,
+        unavailable=(waiting,) if together else (),
         events=_events(readers, list(by_rank.values())[:1]),
     )
-    return noted(run, _note([by_rank[r] for r in ranks], f"{len(ranks)} ranks told apart"))
+    apart = "" if together else "; their times differ in sum, so they hold no waiting for each other"
+    return noted(run, _note([by_rank[r] for r in ranks], f"{len(ranks)} ranks told apart{apart}"))
+
+
+def _together(durations: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> bool:
+    """Whether the ranks wait for each other in every step: then no rank can need less time than another in sum."""
+    common = durations[:, np.isfinite(durations).all(axis=0)]
+    if common.shape[1] < MIN_COMMON_STEPS:
+        return True
+    total = common.sum(axis=1)
+    return bool(np.ptp(total) <= SAME_TOTAL * np.median(total))
 
 
 def _of_job(sources: Sequence[Source], readers: Sequence[LogReader]) -> RunData:

@@ -212,16 +212,31 @@ RANKED = {
     "torch.distributed": "[rank{rank}]: step={step} step_time={time}s",
     "mpirun": "[1,{rank}]<stdout>: step={step} step_time={time}s",
     "within the line": "2024-01-01 10:00:00,000 INFO [Rank {rank}] step={step} step_time={time}s",
+    "workers": "[worker {rank}] step {step} step_time_s: {time}",
 }
 
 
 @pytest.mark.parametrize("name", RANKED)
 def test_ranks_that_lines_name_are_told_apart(read, name):
-    lines = [RANKED[name].format(rank=r, step=s, time=1 + r / 10) for s in range(20) for r in (2, 0, 1)]
+    lines = [RANKED[name].format(rank=r, step=s, time=1 + s / 10 + r / 1000) for s in range(20) for r in (2, 0, 1)]
     run = read("\n".join(lines))
+    assert run.info["source_format"] == "training-log"
     assert run.info["timing"] == "wall"
     assert [r.rank for r in run.ranks] == [0, 1, 2]
-    assert [seconds(run, row)[0] for row in range(3)] == [1.0, 1.1, 1.2]
+    assert [seconds(run, row)[0] for row in range(3)] == [1.0, 1.001, 1.002]
+
+
+def test_times_of_ranks_that_differ_in_sum_hold_no_waiting(read):
+    lines = [f"[rank{r}]: step={s} step_time={1 + (r == 2) + s % 3 / 100}s" for s in range(40) for r in range(6)]
+    run = read("\n".join(lines))
+    assert run.info["timing"] == "own"
+    assert diagnose(run).findings[0].ranks == (2,)
+
+
+def test_lines_of_several_workers_that_nothing_tells_apart_are_no_series(read):
+    lines = [f"host{r} says: step {s} step_time 1.{r}s" for s in range(40) for r in range(4)]
+    with pytest.raises(InputError):
+        read("\n".join(lines))
 
 
 def test_one_log_per_rank_gives_ranks_with_their_waiting_for_data(read):
