@@ -32,9 +32,10 @@ def _on(run: RunData, node: object) -> str:
 def _holes(run: RunData) -> list[tuple[int, str]]:
     """Ranks without step records, and ranks whose records begin late, end early or miss steps."""
     duration = run.steps.columns.get("dur_us")
+    if run.info.get("source_format") and (duration is None or np.isnan(duration).all()):
+        return []  # whoever imports what has no steps says so once
     if duration is None:
-        # Whoever imports what has no steps says so once.
-        return [] if run.info.get("source_format") else [(info.rank, "no samples") for info in run.ranks]
+        return [(info.rank, "no samples") for info in run.ranks]
     seen = ~np.isnan(duration)
     result = []
     for info, mine in zip(run.ranks, seen, strict=True):

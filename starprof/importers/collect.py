@@ -32,24 +32,37 @@ def collect(paths: Sequence[str], scratch: Path) -> list[Source]:
     """All files behind the given paths, in a stable order, each once.
 
     Args:
-        paths: files, folders (searched to the bottom), globs, archives (tar, zip).
+        paths: files, folders (searched to the bottom), globs, archives (tar, zip), `ARCHIVE!PART` for a member or a
+            folder in one.
         scratch: an empty folder of ours for what archives hold; it must live as long as the sources.
 
     Raises:
         InputError: a path matches nothing or can't be read, an archive is damaged, or there is too much.
     """
     sources: list[Source] = []
-    seen: set[tuple[int, int]] = set()
+    seen: set[tuple[int, int, str]] = set()
     for path in paths:
-        for file, named in _files(path):
+        whole, part = _parted(path)
+        before = len(sources)
+        for file, named in _files(whole):
             status = _status(file)
-            if status is None or (status.st_dev, status.st_ino) in seen:
+            if status is None or (status.st_dev, status.st_ino, part) in seen:
                 continue
-            seen.add((status.st_dev, status.st_ino))
-            sources += _opened(file, scratch, len(sources), named=named)
+            seen.add((status.st_dev, status.st_ino, part))
+            sources += _opened(file, scratch, len(sources), named=named, part=part)
             if len(sources) > MAX_FILES:
                 raise InputError(f"more than {MAX_FILES} files: name the ones to analyze")
+        if part and len(sources) == before:
+            raise InputError(f"{whole} holds no {part}")
     return sources
+
+
+def _parted(path: str) -> tuple[str, str]:
+    """An archive and the part of it that is meant, "" for all of it."""
+    whole, sign, part = path.partition("!")
+    if not sign or not part or os.path.lexists(path) or not os.path.lexists(whole):
+        return path, ""
+    return whole, part.strip("/")
 
 
 def _files(path: str) -> Iterator[tuple[Path, bool]]:
@@ -130,19 +143,19 @@ def _hidden(path: Path) -> bool:
     return any(part.startswith(".") and part not in {".", ".."} for part in path.parts)
 
 
-def _opened(file: Path, scratch: Path, number: int, *, named: bool) -> list[Source]:
+def _opened(file: Path, scratch: Path, number: int, *, named: bool, part: str) -> list[Source]:
     """The file, or what it holds: an archive that was named, or that says by its name what it is.
 
     Checkpoints and other files that happen to be zips lie in the same folders, and are not unpacked.
     """
-    plain = [Source(str(file), file)]
+    plain = [] if part else [Source(str(file), file)]
     if not named and not file.name.lower().endswith(_ARCHIVES):
         return plain
     try:
         if zipfile.is_zipfile(file):
-            return plain if _is_checkpoint(file) else _unpacked(file, scratch, number, _zip_members(file))
+            return plain if _is_checkpoint(file) else _unpacked(file, scratch, number, _zip_members(file), part)
         if tarball.is_tar(file):
-            return _unpacked(file, scratch, number, tarball.members(file))
+            return _unpacked(file, scratch, number, tarball.members(file), part)
     except tarball.DAMAGE as error:
         if isinstance(error, PermissionError):
             return plain
@@ -156,20 +169,22 @@ def _is_checkpoint(file: Path) -> bool:
         return any(name.rpartition("/")[2] == "data.pkl" for name in archive.namelist()[:8])
 
 
-def _unpacked(file: Path, scratch: Path, number: int, members: Iterator[tuple[str, IO[bytes]]]) -> list[Source]:
-    """Copies of an archive's members, under names of ours."""
+def _unpacked(
+    file: Path, scratch: Path, number: int, members: Iterator[tuple[str, IO[bytes]]], part: str
+) -> list[Source]:
+    """Copies of an archive's members (those of one part), under names of ours."""
     allowance = min(MAX_BYTES, max(file.stat().st_size, 1 << 20) * MAX_RATIO, shutil.disk_usage(scratch).free // 2)
     sources: list[Source] = []
     for name, stream in members:
-        if _hidden(Path(name)):
+        if _hidden(Path(name)) or (part and name.strip("/") != part and not name.startswith(f"{part}/")):
             continue
         target = scratch / f"{number + len(sources)}"
         with target.open("wb") as copy:
-            while part := stream.read(_COPY_BYTES):
-                allowance -= len(part)
+            while piece := stream.read(_COPY_BYTES):
+                allowance -= len(piece)
                 if allowance < 0:
                     raise InputError(f"{file} unpacks to more than can be true of a trace")
-                copy.write(part)
+                copy.write(piece)
         sources.append(Source(f"{file}!{name}", target))
         if len(sources) > MAX_FILES:
             raise InputError(f"{file} holds more than {MAX_FILES} files")

@@ -298,3 +298,31 @@ def test_too_many_files_are_refused(folder, scratch, monkeypatch):
     tar_of(folder.parent / "t.tar", {str(i): b"x" for i in range(12)})
     with pytest.raises(InputError, match="more than 10 files"):
         collect([str(folder.parent / "t.tar")], scratch)
+
+
+def test_a_folder_in_an_archive_can_be_named(tmp_path):
+    with tarfile.open(tmp_path / "jobs.tar.gz", "w:gz") as archive:
+        for name in ("all/first/a", "all/second/b", "all/second/c", "all/secondary/d"):
+            (tmp_path / "member").write_text(name)
+            archive.add(tmp_path / "member", name)
+    (tmp_path / "scratch").mkdir()
+    found = collect([f"{tmp_path}/jobs.tar.gz!all/second"], tmp_path / "scratch")
+    assert [source.base for source in found] == ["b", "c"]
+    assert [source.path.read_text() for source in found] == ["all/second/b", "all/second/c"]
+
+
+def test_several_parts_of_one_archive_are_all_read(tmp_path):
+    with zipfile.ZipFile(tmp_path / "jobs.zip", "w") as archive:
+        for name in ("first/a", "second/b", "third/c"):
+            archive.writestr(name, name)
+    (tmp_path / "scratch").mkdir()
+    found = collect([f"{tmp_path}/jobs.zip!{part}" for part in ("first", "third/c")], tmp_path / "scratch")
+    assert [source.path.read_text() for source in found] == ["first/a", "third/c"]
+
+
+def test_a_part_that_an_archive_does_not_hold_is_an_error(tmp_path):
+    with zipfile.ZipFile(tmp_path / "jobs.zip", "w") as archive:
+        archive.writestr("first/a", "x")
+    (tmp_path / "scratch").mkdir()
+    with pytest.raises(InputError, match="holds no second"):
+        collect([f"{tmp_path}/jobs.zip!second"], tmp_path / "scratch")
