@@ -163,7 +163,7 @@ class _Reader:
         for name, cell in zip(names, cells[before:], strict=True):
             target = known.get(name)
             if target is not None:
-                self._readings.add(self._host, gpu, target, time_ns, number(cell))
+                self._readings.series(self._host, gpu, target).put(time_ns, number(cell))
 
     def _time(self, layout: _Layout, cells: Sequence[str], gpu: str) -> int | None:
         """Nanoseconds: since 1970 with a date, since the first midnight with a time of day, else counted."""

@@ -132,8 +132,8 @@ def _offsets(run: RunData) -> dict[int, int]:
 def _shift(mine: _Clock, theirs: _Clock, kind: str, words: list[str]) -> int | None:
     """What to add to the samples' times; None when they can't be compared, which is said."""
     if COUNTED in (mine.kind, theirs.kind):
-        who = kind if theirs.kind == COUNTED else "the steps"
-        words.append(f"{kind} can't be aligned in time with the rest: {who} has no wall-clock stamps")
+        who = f"{kind} has" if theirs.kind == COUNTED else "the steps have"
+        words.append(f"{kind} can't be aligned in time with the rest: {who} no wall-clock stamps")
         return None
     if mine.kind != theirs.kind:
         words.append(f"{kind} can't be aligned in time with the rest: only one of them tells its time zone")

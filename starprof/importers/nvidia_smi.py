@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from starprof.errors import InputError
-from starprof.importers.readings import Readings, Target
+from starprof.importers.readings import MAX_SERIES, Readings, Series, Target
 from starprof.importers.source import Source
 from starprof.importers.stamps import COUNTED, LOCAL_STAMPS, UTC_STAMPS, parse_stamp
 from starprof.importers.units import number
@@ -95,9 +95,17 @@ _CELLS = re.compile(
 )
 
 
+_Device = tuple[str, list[tuple[int, str, Series]]]
+"""A GPU, and per value of a line its position, unit, and where it goes."""
+
+
 @dataclass(slots=True)
 class _Layout:
-    """What each cell of a line is; positions by meaning."""
+    """What each cell of a line is; positions by meaning.
+
+    Attributes:
+        known: GPUs by the cells that tell which one and what it is.
+    """
 
     width: int
     values: list[tuple[int, Target, str]] = field(default_factory=list)
@@ -105,6 +113,12 @@ class _Layout:
     stamp: int | None = None
     host: int | None = None
     ignored: list[str] = field(default_factory=list)
+    known: dict[tuple[str, ...], _Device] = field(default_factory=dict)
+
+    @property
+    def told(self) -> list[int]:
+        """Positions of what says which GPU a line is about."""
+        return [*self.facts.values(), *([] if self.host is None else [self.host])]
 
     @property
     def names_gpu(self) -> bool:
@@ -160,7 +174,7 @@ def _read_one(source: Source, host: str, readings: Readings, missing: dict[str, 
         if len(cells) != layout.width:
             readings.damaged += 1
             continue
-        device, where = _device(layout, cells, host, readings)
+        device, values = _device(layout, cells, host, readings)
         if layout.stamp is None:
             time_ns = turns[device] = turns.get(device, -PERIOD_NS) + PERIOD_NS
             missing["sample times"] = "no time stamps: samples are taken to be 1 s apart"
@@ -173,8 +187,8 @@ def _read_one(source: Source, host: str, readings: Readings, missing: dict[str, 
             if not layout.names_gpu and time_ns <= last_ns:
                 raise InputError(f"{source.name}: GPUs can't be told apart; add index or uuid to --query-gpu")
             last_ns = time_ns
-        for position, target, unit in layout.values:
-            readings.add(where, device, target, time_ns, number(cells[position], unit))
+        for position, unit, series in values:
+            series.put(time_ns, number(cells[position], unit))
     if clock == LOCAL_STAMPS:
         missing["time zone"] = "the time stamps name no zone: they are read as if they were UTC"
     return clock if clock in (COUNTED, LOCAL_STAMPS) else UTC_STAMPS
@@ -190,8 +204,11 @@ def _usable(layout: _Layout, source: Source, readings: Readings) -> _Layout:
     return layout
 
 
-def _device(layout: _Layout, cells: Sequence[str], host: str, readings: Readings) -> tuple[str, str]:
-    """The GPU of a line and its host; what else the line says of it is noted."""
+def _device(layout: _Layout, cells: Sequence[str], host: str, readings: Readings) -> _Device:
+    """The GPU of a line, and where each value of the line goes; what else the line says of it is noted."""
+    key = tuple(cells[p] for p in layout.told)
+    if key in layout.known:
+        return layout.known[key]
     facts: dict[str, object] = {}
     for fact, position in layout.facts.items():
         text = cells[position]
@@ -202,9 +219,13 @@ def _device(layout: _Layout, cells: Sequence[str], host: str, readings: Readings
             facts[fact] = None if text.startswith("[") or text == "N/A" else text
     index = facts.get("nvml_index")
     device = str(index if index is not None else facts.get("uuid") or facts.get("pci") or "0")
-    where = cells[layout.host] if layout.host is not None else host
+    where = cells[layout.host][:100] if layout.host is not None else host
     readings.describe(where, _TABLE, device, **facts)
-    return device, where
+    values = [(position, unit, readings.series(where, device, target)) for position, target, unit in layout.values]
+    if len(layout.known) >= MAX_SERIES:
+        layout.known.clear()
+    layout.known[key] = (f"{where}/{device}", values)
+    return layout.known[key]
 
 
 def _rows(source: Source) -> Iterator[list[str]]:
@@ -219,7 +240,7 @@ def _cells(line: str) -> list[str]:
 
 def _from_header(cells: Sequence[str]) -> _Layout | None:
     """The layout that a header tells; None when the line is none."""
-    if not all(_HEADER.match(cell) for cell in cells):
+    if not cells[0][:1].islower() or not all(_HEADER.match(cell) for cell in cells):
         return None
     layout = _Layout(len(cells))
     for position, cell in enumerate(cells):

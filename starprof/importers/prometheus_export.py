@@ -157,17 +157,17 @@ class _Sink:
         self._name, self._labels, self._readings = name, labels, readings
         self._host = source.base.split(".")[0][:100]
         self._fact = note_fact(name, labels, self._host, float("nan"), readings)
-        self._place = None if self._fact else place(name, labels, self._host, readings)
-        if self._place is None and not self._fact:
+        where = None if self._fact else place(name, labels, self._host, readings)
+        self._series = [readings.series(where.host, where.device, t) for t in where.targets] if where else []
+        if where is None and not self._fact:
             readings.note_ignored(name[:200])
 
     def put(self, time_ns: int, value: float) -> None:
         """Add a value."""
         if self._fact:
             note_fact(self._name, self._labels, self._host, value, self._readings)
-        elif self._place is not None:
-            for target in self._place.targets:
-                self._readings.add(self._place.host, self._place.device, target, time_ns, value)
+        for series in self._series:
+            series.put(time_ns, value)
 
 
 def _position(header: Sequence[str], names: set[str]) -> int | None:

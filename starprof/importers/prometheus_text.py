@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from starprof.errors import InputError
-from starprof.importers.metric_names import PREFIXES, Place, note_fact, place
-from starprof.importers.readings import MAX_SERIES, Readings
+from starprof.importers.metric_names import PREFIXES, note_fact, place
+from starprof.importers.readings import MAX_SERIES, Readings, Series
 from starprof.importers.source import Source
 from starprof.importers.stamps import COUNTED, LOCAL_STAMPS, UTC_STAMPS, parse_stamp, since_1970_ns
 
@@ -27,7 +27,7 @@ class _Known:
 
     name: str
     labels: dict[str, str]
-    place: Place | None
+    values: tuple[Series, ...]
 
 
 class Scrapes:
@@ -68,7 +68,7 @@ class _File:
         self._host = rest.split(".")[0].strip("-_ ")[:100]
         self._known: dict[str, _Known | None] = {}
         self._seen: set[str] = set()
-        self._buffer: list[tuple[Place, float]] = []
+        self._buffer: list[tuple[tuple[Series, ...], float]] = []
         self._clock_s: float | None = None
         self._stamped_ns: int | None = None
         self._scrape_of_file = 0
@@ -100,14 +100,14 @@ class _File:
             self._clock_s = value
         elif note_fact(series.name, series.labels, self._host, value, self._readings):
             return
-        elif series.place is None:
+        elif not series.values:
             self._readings.note_ignored(series.name)
         elif len(fields) > 1 and (time_ns := _stamp(fields[1])) is not None:
             self._scrapes.clocks.add(UTC_STAMPS)
-            self._put(series.place, time_ns, value)
+            _put(series.values, time_ns, value)
             self._stamped_ns = time_ns
         else:
-            self._buffer.append((series.place, value))
+            self._buffer.append((series.values, value))
 
     def _series(self, key: str) -> _Known | None:
         if key in self._known:
@@ -120,7 +120,9 @@ class _File:
         if labels is None or _NAME.fullmatch(name) is None:
             self._readings.damaged += 1
         else:
-            found = _Known(name, labels, place(name, labels, self._host, self._readings))
+            where = place(name, labels, self._host, self._readings)
+            of_device = [self._readings.series(where.host, where.device, t) for t in where.targets] if where else []
+            found = _Known(name, labels, tuple(of_device))
         self._known[key] = found
         return found
 
@@ -135,15 +137,16 @@ class _File:
                 time_ns, clock = self._scrapes.next_number() * _SECOND_NS, COUNTED
             self._scrapes.clocks.add(clock)
             for where, value in self._buffer:
-                self._put(where, time_ns, value)
+                _put(where, time_ns, value)
         self._scrape_of_file += bool(self._seen)
         self._buffer.clear()
         self._seen.clear()
         self._clock_s = self._stamped_ns = None
 
-    def _put(self, where: Place, time_ns: int, value: float) -> None:
-        for target in where.targets:
-            self._readings.add(where.host, where.device, target, time_ns, value)
+
+def _put(where: tuple[Series, ...], time_ns: int, value: float) -> None:
+    for series in where:
+        series.put(time_ns, value)
 
 
 def recognises(source: Source) -> bool:

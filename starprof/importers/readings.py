@@ -11,7 +11,7 @@ import re
 from array import array
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -68,10 +68,46 @@ class Target(NamedTuple):
     grows: bool = False
 
 
+class Series:
+    """The readings of one column of one device from one metric."""
+
+    __slots__ = ("_room", "times", "values")
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self.times = array("q")
+        self.values = array("d")
+
+    def put(self, time_ns: int, value: float) -> None:
+        """Add one value; NaN says that the device was there and did not tell.
+
+        Raises:
+            InputError: there are more than can be held.
+        """
+        self._room.take_value()
+        self.times.append(time_ns)
+        self.values.append(value)
+
+
 @dataclass(slots=True)
-class _Series:
-    times: array[int] = field(default_factory=lambda: array("q"))
-    values: array[float] = field(default_factory=lambda: array("d"))
+class Room:
+    """How much more can be held of an input."""
+
+    name: str
+    values: int = MAX_VALUES
+    series: int = MAX_SERIES
+
+    def take_value(self) -> None:
+        """Count a value; raises InputError when there is no room for it."""
+        self.values -= 1
+        if self.values < 0:
+            raise InputError(f"{self.name} holds more than {MAX_VALUES} values: name fewer files")
+
+    def take_series(self) -> None:
+        """Count a series; raises InputError when there is no room for it."""
+        self.series -= 1
+        if self.series < 0:
+            raise InputError(f"{self.name} holds more than {MAX_SERIES} series: name fewer files")
 
 
 class Readings:
@@ -79,32 +115,25 @@ class Readings:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._series: dict[tuple[str, str, str], dict[Target, _Series]] = defaultdict(dict)
+        self._series: dict[tuple[str, str, str], dict[Target, Series]] = defaultdict(dict)
         self._facts: dict[tuple[str, str, str], dict[str, object]] = defaultdict(dict)
         self._hosts: dict[str, str] = {}
-        self._left = MAX_VALUES
-        self._left_series = MAX_SERIES
+        self._room = Room(name)
         self.ignored: set[str] = set()
         self.damaged = 0
 
-    def add(self, host: str, device: str, target: Target, time_ns: int, value: float) -> None:
-        """Add one value; NaN says that the device was there and did not tell.
+    def series(self, host: str, device: str, target: Target) -> Series:
+        """Where values of a metric of a device go; the same one each time.
 
         Raises:
-            InputError: there are more than can be held.
+            InputError: there are more series than can be held.
         """
         of_device = self._series[host, target.table, device]
         series = of_device.get(target)
         if series is None:
-            self._left_series -= 1
-            series = of_device[target] = _Series()
-        self._left -= 1
-        if self._left < 0 or self._left_series < 0:
-            raise InputError(
-                f"{self._name} holds more than {MAX_VALUES} values or {MAX_SERIES} series: name fewer files"
-            )
-        series.times.append(time_ns)
-        series.values.append(value)
+            self._room.take_series()
+            series = of_device[target] = Series(self._room)
+        return series
 
     def describe(self, host: str, table: str, device: str, **facts: object) -> None:
         """Note what a dictionary table says of a device; None and empty values say nothing."""
@@ -233,7 +262,7 @@ def cleaned(values: Values, *, dcgm: bool) -> Values:
     return clean
 
 
-def _joined(of_device: Mapping[Target, _Series]) -> tuple[Times, dict[str, Values]]:
+def _joined(of_device: Mapping[Target, Series]) -> tuple[Times, dict[str, Values]]:
     """All series of a device on one axis of times: later values of the same moment win."""
     times = np.unique(np.concatenate([np.frombuffer(s.times, np.int64) for s in of_device.values()]))
     best: dict[str, int] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 NAN = float("nan")
@@ -35,6 +36,7 @@ _FACTORS = {
 _WORDS = {"active": 1.0, "not active": 0.0, "yes": 1.0, "no": 0.0, "enabled": 1.0, "disabled": 0.0}
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def number(text: str, usual_unit: str = "") -> float:
     """A cell's value: "71 %", "300.00 W", "1410 MHz", "40536 MiB", "0x0000000000000004", "Not Active".
 
