@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
 import zlib
 from collections.abc import Callable, Iterator
@@ -23,6 +25,7 @@ _TAIL_BYTES = 256 << 10
 _CANDIDATES = 4
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_LIST_END = re.compile(rb"(?<=\})\s*\]")
 _BETWEEN = re.compile(rb"(?<=\})\s*,\s*(?=\{)")
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _ESCAPE = re.compile(rb'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
@@ -51,7 +54,7 @@ class Event(msgspec.Struct, gc=False):
     name: str = ""
     ts: float = float("nan")
     dur: float = float("nan")
-    tid: Any = None
+    tid: int | str | float | None = None
     args: Args | None = None
 
 
@@ -144,13 +147,14 @@ class EventStream:
             if text.startswith(b"["):
                 self._bare = True
                 return text[1:]
-            matches = list(_EVENTS_KEY.finditer(text))[:_CANDIDATES]
-            for match in matches:
+            first = None
+            for match in itertools.islice(_EVENTS_KEY.finditer(text), _CANDIDATES):
+                first = first or match
                 if self._header(text[: match.end()] + b"]}"):
                     return text[match.end() :]
-            if matches:
+            if first is not None:
                 self.damage.append("what stands before the events can't be read")
-                return text[matches[0].end() :]
+                return text[first.end() :]
         raise InputError(f"{self._source.name} holds no traceEvents: it is no profiler trace, or cut off before them")
 
     def _after_events(self, tail: bytes) -> None:
@@ -198,6 +202,11 @@ class EventStream:
         """The last events and what follows them; None when the text is damaged, or ends inside an event."""
         if not whole:
             return [], None
+        ends = list(_LIST_END.finditer(whole, max(0, len(whole) - _TAIL_BYTES)))
+        if ends:
+            # Most often right, and saves reading the last part twice.
+            with contextlib.suppress(_Cut, *_FAILURES):
+                return _decode_events(b"[" + whole[: ends[-1].end()]), whole[ends[-1].end() :]
         try:
             events, tail = self._decode(whole)
         except (_Cut, msgspec.MsgspecError):

@@ -16,7 +16,8 @@ import pandas as pd
 
 from starprof.errors import InputError
 from starprof.importers.base import run_of
-from starprof.importers.kineto_rank import Floats, RankTrace, read_rank
+from starprof.importers.kineto_events import Floats
+from starprof.importers.kineto_rank import RankTrace, read_rank
 from starprof.importers.source import Source
 from starprof.model import collectives as names
 from starprof.model.ranklists import listed, read_list

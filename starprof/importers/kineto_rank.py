@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,28 +11,10 @@ from numpy.typing import NDArray
 
 from starprof.importers import intervals
 from starprof.importers.eventstream import Event, EventStream
+from starprof.importers.kineto_events import PHASES, Collected, Floats, correlation
 from starprof.importers.source import Source
 from starprof.model import collectives as names
 
-Floats = NDArray[np.float64]
-
-PHASES = ("data_wait", "optimizer", "backward", "forward")
-"""Spans of a step that annotations and operators tell; what several cover goes to the first of them."""
-
-_STEP = re.compile(r"ProfilerStep#(\d{1,15})$")
-_COMMUNICATION = re.compile(r"(?:void )?(?:[nr]ccl|msccl|oneccl|hccl|xccl)", re.IGNORECASE)
-_ON_HOST = re.compile(r"(?:gloo|mpi|ucc):")
-_CALLING = re.compile(r"(?:nccl|rccl|xccl|hccl):")
-_WAITING = re.compile(r"c10d|record_param_comms|wait_tensor|(?:nccl|gloo|mpi|ucc):")
-_BACKWARD = "autograd::engine::evaluate_function"
-_ANNOTATIONS = (
-    ("data_wait", re.compile(r"enumerate\(DataLoader\)|dataloader.*next", re.IGNORECASE)),
-    ("optimizer", re.compile(r"Optimizer\.step#|#* ?optimizer(?:[ _.]step)? ?#*$", re.IGNORECASE)),
-    ("backward", re.compile(r"#* ?backward ?#*$", re.IGNORECASE)),
-    ("forward", re.compile(r"(?:Distributed|FullySharded)\w*\.forward$|#* ?forward ?#*$", re.IGNORECASE)),
-)
-_MAX_US = 1e17
-_MAX_NAMES = 50_000
 _ITEM_BYTES = {
     "double": 8, "long": 8, "int64": 8, "uint64": 8, "float": 4, "float32": 4, "int": 4, "int32": 4, "uint32": 4,
     "half": 2, "float16": 2, "bfloat16": 2, "short": 2, "char": 1, "byte": 1, "int8": 1, "uint8": 1, "bool": 1,
@@ -80,156 +60,13 @@ class RankTrace:
     whole: bool
 
 
-class _Spans:
-    """Starts and durations, growing."""
-
-    def __init__(self) -> None:
-        self.starts = array("d")
-        self.durations = array("d")
-
-    def add(self, events: list[Event]) -> None:
-        self.starts.extend([e.ts for e in events])
-        self.durations.extend([e.dur for e in events])
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def union(self) -> Floats:
-        return intervals.union(np.asarray(self.starts), np.asarray(self.durations))
-
-
-class _Roles(dict[str, str]):
-    """What events of a category are for, by their name; "" = nothing. Names repeat: each is looked at once."""
-
-    def __init__(self, rule: Callable[[str], str]) -> None:
-        self._rule = rule
-
-    def __missing__(self, name: str) -> str:
-        if len(self) >= _MAX_NAMES:
-            self.clear()
-        role = self[name] = self._rule(name)
-        return role
-
-
-def _operator_role(name: str) -> str:
-    if name.startswith(_BACKWARD):
-        return "backward"
-    if _ON_HOST.match(name):
-        return "host_call"
-    if _CALLING.match(name):
-        return "calling"
-    return "" if _WAITING.search(name) else "operator"
-
-
-def _annotation_role(name: str) -> str:
-    if _STEP.match(name):
-        return "step"
-    role = _operator_role(name)
-    if role in {"host_call", "calling"}:
-        return role
-    return next((phase for phase, pattern in _ANNOTATIONS if pattern.match(name)), "")
-
-
-def _device_role(name: str) -> str:
-    return "device_call" if _COMMUNICATION.match(name) else "kernel"
-
-
-def _runtime_role(name: str) -> str:
-    return "launch" if "aunch" in name else ""
-
-
-def _category_rule(category: str) -> Callable[[str], str]:
-    """How the names of a category are read; the older profilers' categories begin with a capital."""
-    category = category.lower()
-    if category in {"cpu_op", "operator"}:
-        return _operator_role
-    if category == "user_annotation":
-        return _annotation_role
-    if category == "kernel" or category.removeprefix("gpu_") in {"memcpy", "memset"}:
-        return _device_role
-    if category.removeprefix("cuda_").removeprefix("hip_") in {"runtime", "driver"}:
-        return _runtime_role
-    return lambda _: ""
-
-
-class _Categories(dict[str, _Roles]):
-    """Roles by category."""
-
-    def __missing__(self, category: str) -> _Roles:
-        if len(self) >= _MAX_NAMES:
-            self.clear()
-        roles = self[category] = _Roles(_category_rule(category))
-        return roles
-
-
-class _Collected:
-    """What the events of a file tell, as they come."""
-
-    def __init__(self) -> None:
-        self.steps: dict[int, tuple[float, float]] = {}
-        self.operators, self.threads = _Spans(), array("i")
-        self.kernels = _Spans()
-        self.phases = {name: _Spans() for name in PHASES}
-        self.kept: dict[str, list[Event]] = {"device_call": [], "host_call": [], "calling": []}
-        self.launches, self.launched_us = array("q"), array("d")
-        self.impossible = 0
-        self._categories = _Categories()
-        self._threads: dict[object, int] = {}
-
-    def take(self, events: list[Event]) -> None:
-        """Take what is needed of some events."""
-        by_role: dict[str, list[Event]] = {}
-        categories = self._categories
-        for event in events:
-            if event.ph == "X":
-                role = categories[event.cat][event.name]
-                if role:
-                    by_role.setdefault(role, []).append(event)
-        for role, found in by_role.items():
-            self._take_role(role, self._possible(found))
-
-    def _take_role(self, role: str, events: list[Event]) -> None:
-        if role in self.phases:
-            self.phases[role].add(events)
-        if role in {"operator", "backward"}:
-            self._work(events)
-        elif role == "kernel":
-            # With kernels there is no need for operators, of which there are many.
-            self.operators, self.threads = _Spans(), array("i")
-            self.kernels.add(events)
-        elif role == "step":
-            for event in events:
-                self.steps.setdefault(int(event.name.rpartition("#")[2]), (event.ts, event.dur))
-        elif role == "launch":
-            numbers = [_correlation(e) for e in events]
-            self.launches.extend(numbers)
-            self.launched_us.extend([e.ts for e in events])
-        elif role in self.kept:
-            self.kept[role] += events
-
-    def _possible(self, events: list[Event]) -> list[Event]:
-        # Also leaves out NaN.
-        kept = [e for e in events if 0 <= e.dur < _MAX_US and -_MAX_US < e.ts < _MAX_US]
-        self.impossible += len(events) - len(kept)
-        return kept
-
-    def _work(self, events: list[Event]) -> None:
-        if self.kernels:
-            return
-        self.operators.add(events)
-        numbers = self._threads
-        for event in events:
-            key = event.tid if isinstance(event.tid, (int, str, float)) else None
-            self.threads.append(numbers.setdefault(key, len(numbers)))
-
-
 def read_rank(source: Source) -> RankTrace:
     """Read one trace.
 
     Raises:
         InputError: it can't be read at all.
     """
-    stream, found = EventStream(source), _Collected()
+    stream, found = EventStream(source), Collected()
     for events in stream.chunks():
         found.take(events)
     damage = list(stream.damage)
@@ -242,7 +79,7 @@ def read_rank(source: Source) -> RankTrace:
     return RankTrace(source, stream.header, steps, columns, calls, on_gpu, tuple(damage), stream.whole)
 
 
-def _calls(found: _Collected, events: list[Event]) -> Calls:
+def _calls(found: Collected, events: list[Event]) -> Calls:
     launched = _launched_us(found, events)
     order = np.argsort(launched, kind="stable")
     events, launched = [events[i] for i in order], launched[order]
@@ -259,25 +96,20 @@ def _calls(found: _Collected, events: list[Event]) -> Calls:
     )
 
 
-def _launched_us(found: _Collected, events: list[Event]) -> Floats:
+def _launched_us(found: Collected, events: list[Event]) -> Floats:
     """When the host launched each call; the call's own start where the trace does not tell."""
     own = np.array([e.ts for e in events], np.float64)
-    if not found.launches or not events:
+    numbers, moments = found.launches()
+    if not len(numbers) or not events:
         return own
-    numbers = np.asarray(found.launches)
     order = np.argsort(numbers, kind="stable")
-    wanted = np.array([_correlation(e) for e in events], np.int64)
+    wanted = np.array([correlation(e) for e in events], np.int64)
     at = np.clip(np.searchsorted(numbers[order], wanted), 0, len(order) - 1)
-    known = numbers[order][at] == wanted
-    return np.where(known, np.asarray(found.launched_us)[order][at], own)
+    known = (numbers[order][at] == wanted) & (wanted >= 0)
+    return np.where(known, moments[order][at], own)
 
 
-def _correlation(event: Event) -> int:
-    number = event.args.correlation if event.args is not None else None
-    return number if isinstance(number, int) and abs(number) < 2**62 else -1
-
-
-def _kinds(found: _Collected, events: list[Event], launched: Floats) -> list[str]:
+def _kinds(found: Collected, events: list[Event], launched: Floats) -> list[str]:
     """Kind of each call: as it says itself, as the annotation around its launch says, as its kernel's name says."""
     around = _annotation_around(found.kept["calling"], launched)
     kinds = []
@@ -309,7 +141,7 @@ def _payload(event: Event) -> float:
     return float(max(sizes) * item) if item is not None and sizes else float("nan")
 
 
-def _step_of(found: _Collected, moments: Floats) -> Floats:
+def _step_of(found: Collected, moments: Floats) -> Floats:
     """Step in which each moment lies, NaN for none."""
     result = np.full(len(moments), np.nan)
     numbers = np.array(sorted(found.steps, key=lambda n: found.steps[n][0]), np.float64)
@@ -321,7 +153,7 @@ def _step_of(found: _Collected, moments: Floats) -> Floats:
     return result
 
 
-def _step_columns(found: _Collected, calls: Calls, on_gpu: bool) -> tuple[NDArray[np.int64], dict[str, Floats]]:
+def _step_columns(found: Collected, calls: Calls, on_gpu: bool) -> tuple[NDArray[np.int64], dict[str, Floats]]:
     """Steps and their exclusive spans.
 
     Blocked is the time in which a collective ran and nothing of the rank's own: no other kernel on a GPU, no operator
@@ -343,14 +175,14 @@ def _step_columns(found: _Collected, calls: Calls, on_gpu: bool) -> tuple[NDArra
     # The host's spans say nothing about a GPU's time, except where the GPU has nothing to do.
     taken = intervals.merged(taken, busy) if on_gpu else taken
     for phase in PHASES[:1] if on_gpu else PHASES:
-        if len(found.phases[phase]):
+        if found.phases[phase]:
             time = found.phases[phase].union()
             columns[f"{phase}_us"] = intervals.within(intervals.subtract(time, taken), starts, ends)
             taken = intervals.merged(taken, time)
     return numbers, columns
 
 
-def _innermost(found: _Collected) -> Floats:
-    starts, durations = np.asarray(found.operators.starts), np.asarray(found.operators.durations)
-    inner = intervals.leaves(starts, durations, np.asarray(found.threads, np.int32))
+def _innermost(found: Collected) -> Floats:
+    starts, durations = found.operators.starts, found.operators.durations
+    inner = intervals.leaves(starts, durations, found.threads())
     return intervals.union(starts[inner], durations[inner])
