@@ -50,17 +50,18 @@ def judge(run: RunData, settings: Settings, empty: Verdict) -> Verdict | None:
     found = shares(replay)
     if len(replay.steps) < MIN_STEPS:
         return replace(empty, reason=_too_short(replay, found, trace))
-    passes = passes_of(replay)
-    suspects = _that_matter(replay, _located(replay, passes, settings), _general(replay, passes))
+    located, passes = _located(replay, settings)
+    suspects = _that_matter(replay, located, _general(replay, passes))
     return _verdict(run, replay, found, suspects, empty)
 
 
-def _located(replay: Replay, passes: Passes, settings: Settings) -> list[Suspect]:
-    """Everything that is at a certain place."""
-    ranks = slow_ranks(replay, passes, settings)
-    ranks += slow_work(replay, passes, settings) + late_begins(replay, passes, settings)
+def _located(replay: Replay, settings: Settings) -> tuple[list[Suspect], Passes]:
+    """Everything that is at a certain place, and the passes without the slow ranks among it."""
+    measured = passes_of(replay)
+    ranks, passes = slow_ranks(replay, measured, settings)
+    ranks += slow_work(replay, measured, settings) + late_begins(replay, measured, settings)
     links = slow_links(replay, settings) + slow_groups(replay)
-    return ranks + links + uneven_pipelines(replay, passes, settings)
+    return ranks + links + uneven_pipelines(replay, passes, settings), passes
 
 
 def _general(replay: Replay, passes: Passes) -> list[Suspect]:

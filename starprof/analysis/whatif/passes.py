@@ -70,6 +70,10 @@ class Passes:
     backward_us: Floats
     row: Ints
 
+    def scaled(self, factor: Floats) -> Passes:
+        """The passes if they took a multiple of what they do, given as a matrix of shape (S, C, D, P)."""
+        return Passes(self.forward_us * factor, self.backward_us * factor, self.row)
+
     @cached_property
     def both_us(self) -> Floats:
         """Forward and backward pass of a micro-batch together, shape (S, C, D, P)."""

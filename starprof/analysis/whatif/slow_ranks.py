@@ -16,10 +16,10 @@ from starprof.analysis.whatif.suspect import Suspect, Taken
 from starprof.model import causes
 from starprof.model.verdict import FindingKind
 
-EVEN_SCATTER = 0.3
-"""A slow rank is slow with every micro-batch: they differ by less than this part of how slow it is, or ..."""
-LEAST_SCATTER = 0.05
-"""... by less than this."""
+EVEN_SCATTER = 0.05
+"""Micro-batches that differ by less are alike (standard deviation of the logarithm)."""
+FIRST_SHARE = 0.5
+"""Ranks that are slow by at least this part of the slowest one are taken together with it."""
 SURE_Z = 10.0
 DATA_DIFFER = 0.5
 """From this correlation of forward and backward passes on a pipeline's micro-batches differ by what they hold."""
@@ -37,19 +37,29 @@ def least_steps(steps: int, settings: Settings) -> int:
     return min(settings.min_slow_steps, max(3, steps))
 
 
-def slow_ranks(replay: Replay, passes: Passes, settings: Settings) -> list[Suspect]:
-    """Ranks that are persistently slower than their peers, worst first."""
-    steps, pipelines, stages = passes.by_rank.shape
-    if pipelines < 2:
-        return []
-    series = passes.by_rank.reshape(steps, pipelines * stages)
-    found = high_rows(series, settings.min_lateness, least_steps(steps, settings))
-    return [
-        _suspect(replay, passes, high, settings)
-        if stages > 1 or _even(passes, high.row, high)
-        else _undecided(replay, passes, high, high.row)
-        for high in sorted(found, key=lambda h: -h.height)
-    ]
+def slow_ranks(replay: Replay, passes: Passes, settings: Settings) -> tuple[list[Suspect], Passes]:
+    """Ranks that are persistently slower than their peers, slowest first, and the passes without their slowness.
+
+    The slowest are taken first and their slowness taken out, because it shifts what the others are compared with.
+    """
+    suspects: list[Suspect] = []
+    while len(suspects) < max(1, passes.row.size // 2):
+        steps, pipelines, stages = passes.by_rank.shape
+        series = passes.by_rank.reshape(steps, pipelines * stages)
+        found = high_rows(series, settings.min_lateness, least_steps(steps, settings)) if pipelines > 1 else []
+        if not found:
+            break
+        highest = max(high.height for high in found)
+        now = sorted((h for h in found if h.height >= FIRST_SHARE * highest), key=lambda h: -h.height)
+        for high in now:
+            told = stages > 1 or _even(passes, high.row, high)
+            suspects.append(
+                _suspect(replay, passes, high, settings) if told else _undecided(replay, passes, high, high.row)
+            )
+        for high in now:
+            at = np.unravel_index(high.row, passes.row.shape)
+            passes = passes.scaled(_factor(passes, high, (int(at[0]), int(at[1]))))
+    return suspects, passes
 
 
 def uneven_pipelines(replay: Replay, passes: Passes, settings: Settings) -> list[Suspect]:
@@ -63,9 +73,8 @@ def uneven_pipelines(replay: Replay, passes: Passes, settings: Settings) -> list
 
 def _even(passes: Passes, pipeline: int, high: High) -> bool:
     """Whether all micro-batches are slower alike, but for noise; longer sequences are not."""
-    if passes.scatter(pipeline, high.inside) <= max(LEAST_SCATTER, EVEN_SCATTER * high.height):
-        return True
-    return passes.together(pipeline, high.inside) < DATA_DIFFER
+    even = passes.scatter(pipeline, high.inside) <= EVEN_SCATTER
+    return even or passes.together(pipeline, high.inside) < DATA_DIFFER
 
 
 def _factor(passes: Passes, high: High, place: tuple[slice | int, ...]) -> Floats:
