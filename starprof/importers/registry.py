@@ -25,7 +25,7 @@ MODULES: tuple[str, ...] = (
 )
 """Modules of this package. The order decides where a folder holds several formats, and where a file fits several."""
 
-METRICS: tuple[str, ...] = ("nvidia_smi", "dmon", "prometheus")
+METRICS: tuple[str, ...] = ("nvidia_smi", "dmon", "prometheus", "sagemaker")
 """Modules whose runs hold samples and no steps: they are read beside one of the others, or alone."""
 
 

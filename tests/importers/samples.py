@@ -171,6 +171,41 @@ def worker_log() -> Iterator[Sample]:
     yield Sample("worker-log", {"workers.log": _lines(*lines)})
 
 
+def nccl_inspector() -> Iterator[Sample]:
+    def record(rank, number):
+        call = {"coll": "AllReduce", "coll_sn": number, "coll_msg_size_bytes": 1 << 20,
+                "coll_exec_time_us": 500.0 + 3000 * (rank != 1), "coll_algobw_gbs": 277.2}  # fmt: skip
+        return {"header": {"id": "0x7f8c", "rank": rank, "n_ranks": 3, "nnodes": 1},
+                "metadata": {"dump_timestamp_us": 1_748_030_377_748_202, "hostname": "n1", "pid": 100 + rank},
+                "coll_perf": call}  # fmt: skip
+
+    files = {f"n1-pid{100 + r}.log": _lines(*(json.dumps(record(r, n)) for n in range(20))) for r in range(3)}
+    yield Sample("nccl-inspector", files)
+
+
+def link_tests() -> Iterator[Sample]:
+    hosts = ("n1", "n2", "n3", "n4")
+    rows = [f"{a},{b},{90.5 if 'n3' in (a, b) else 180.25}" for a in hosts for b in hosts if a < b]
+    yield Sample("link-tests", {"pairs.csv": _lines("host_a,host_b,busbw_GB/s", *rows)})
+
+
+def sagemaker() -> Iterator[Sample]:
+    def row(kind, name, dimension, value, second):
+        about = {"Type": kind, "Name": name, "Dimension": dimension, "Value": value}
+        return json.dumps(about | {"NodeId": "algo-1", "Timestamp": 1_591_748_109.25 + second})
+
+    rows = [
+        line
+        for second in range(8)
+        for line in (
+            *(row("cpu", f"cpu{c}", "CPUUtilization", 1.5 + 50 * c, second) for c in (0, 1)),
+            *(row("gpu", f"gpu{g}", "GPUUtilization", 97.0, second) for g in (0, 1, 2)),
+            row("network", "algo-1", "ReceiveBytesPerSecond", 1e6, second),
+        )
+    ]
+    yield Sample("sagemaker-system", {"1591748100.algo-1.json": _lines(*rows)})
+
+
 def nvidia_smi() -> Iterator[Sample]:
     header = (
         "timestamp, name, index, uuid, utilization.gpu [%], power.draw [W], power.limit [W], clocks.current.sm [MHz], "
@@ -255,9 +290,12 @@ MAKERS: tuple[Callable[[], Iterator[Sample]], ...] = (
     readiness,
     worker_csv,
     worker_log,
+    nccl_inspector,
+    link_tests,
     nvidia_smi,
     dmon,
     prometheus,
+    sagemaker,
 )
 
 
