@@ -193,5 +193,5 @@ def _header(line: str, cells: Sequence[str]) -> _Layout | None:
         return _Layout(dcgm=True, names=tuple(names))
     if _SMI_HEADER.match(line):
         names = [name.lstrip("#").lower() for name in cells if name != "#"]
-        return _Layout(dcgm=False, names=tuple(names))
+        return _Layout(dcgm=False, names=tuple(names)) if "gpu" in names else None
     return None

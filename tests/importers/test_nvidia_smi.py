@@ -186,6 +186,11 @@ def test_dcgmi_rows_name_their_entity_and_violations_are_growth(source):
     assert rows["clock_event_reasons"].fillna(-1).tolist() == [-1, 0, -1, 4]
 
 
+def test_damaged_dmon_header_is_none(source):
+    with pytest.raises(InputError, match="no metric"):
+        dmon.read([source("#gpu-x   pwr\n   0   1\n")])
+
+
 @given(st.text(alphabet="# gpuEntityGPUTL0123456789-.\n\t,", max_size=300))
 def test_any_dmon_text_is_read_or_refused_in_one_line(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("d") / "x.txt"

@@ -38,7 +38,8 @@ def slow_links(replay: Replay, settings: Settings) -> list[Suspect]:
     against = (logs - lower_median(logs, 1)).reshape(len(times), -1)
     found = high_rows(against, float(np.log(SLOWER)), least_steps(len(times), settings))
     slow = {links[high.row]: high for high in found}
-    usual = {links[at]: float(np.nanmedian(times[:, at])) for at in range(len(links))}
+    seen = [column[~np.isnan(column)] for column in times.T]
+    usual = {link: float(np.median(own)) if len(own) else float("nan") for link, own in zip(links, seen, strict=True)}
     made, left = [], dict(slow)
     for dp, pp in slow:
         both = (dp, pp), (dp, pp + 1)
