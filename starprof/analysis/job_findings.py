@@ -27,6 +27,8 @@ _EVENTS = {
     events.COMPILE: (causes.COMPILE, "compiles", "Warm up with all shapes before training."),
 }
 EVENT_SHARE = 0.8
+MIN_CAUSE_SHARE = 0.8
+_DATA = "{} of the excess was waiting for data, in the process that wrote the log; what the others did is not told."
 LISTED = 40
 
 
@@ -41,6 +43,7 @@ class Priced:
         over: microseconds of the job above that, at spikes, shape (S,).
         per_record: steps that a record is the mean of.
         run_us: wall time of all steps.
+        data_us: part of `values` that the process which wrote the log waited for data, None = not told, shape (S,).
     """
 
     run: RunData
@@ -50,6 +53,7 @@ class Priced:
     over: Floats
     per_record: int
     run_us: float
+    data_us: Floats | None = None
 
     def first(self, column: int) -> int:
         """First step of a record."""
@@ -58,6 +62,14 @@ class Priced:
     def last(self, column: int) -> int:
         """Last step of a record."""
         return int(self.steps[column])
+
+    def by_data(self, columns: Ints, excess_us: float) -> float:
+        """Share of an excess over the usual (microseconds of the job) that waiting for data covers; 0 = not told."""
+        if self.data_us is None or excess_us <= 0:
+            return 0.0
+        outside = np.delete(self.data_us, columns)
+        more = self.data_us[columns] - (np.median(outside) if len(outside) else 0.0)
+        return float(np.clip(more.sum() * self.per_record / excess_us, 0.0, 1.0))
 
     def event_of(self, columns: Ints) -> str | None:
         """Kind of event of which one stands beside most of the records."""
@@ -107,9 +119,14 @@ def level_finding(priced: Priced, group: Sequence[Stretch], above: Floats, noise
     )
     if (event := priced.event_of(np.array([first.start]))) is not None:
         lines.append(f"It begins where the job {_EVENTS[event][1]}.")
+    share = priced.by_data(columns, cost_us)
+    by_data = share >= MIN_CAUSE_SHARE
+    if by_data:
+        lines.append(_DATA.format(pct(share)))
     return Finding(
         kind=kind,
-        cause=causes.UNKNOWN,
+        cause=causes.DATA_LOADING if by_data else causes.UNKNOWN,
+        cause_share=round(share, 3) if by_data else 0.0,
         confidence=round(min(0.99, 1.0 - 1.0 / max(2.0, surely)), 3),
         onset_step=onset,
         onset_interval=(onset, onset) if first.start == 0 else _interval(priced, first),
@@ -233,18 +250,22 @@ def _stall(priced: Priced, stall: Ints) -> Finding:
     if first == last and priced.per_record > 1:
         where = f"The mean of steps {priced.first(first)} to {priced.last(first)}"
     took = "took" if first == last else "took up to"
+    share = priced.by_data(stall, cost_us)
+    by_data = share >= MIN_CAUSE_SHARE
+    why = _DATA.format(pct(share)) if by_data else "Such steps follow no pattern, and what caused it is not known."
     return Finding(
         kind="one-off",
-        cause=causes.UNKNOWN,
-        confidence=0.5,
+        cause=causes.DATA_LOADING if by_data else causes.UNKNOWN,
+        cause_share=round(share, 3) if by_data else 0.0,
+        confidence=0.8 if by_data else 0.5,
         onset_step=priced.first(first),
         onset_interval=(priced.first(first), priced.last(first)),
         end_step=priced.last(last),
         slowdown=round(float(priced.values[stall].sum() / priced.usual[stall].sum()), 4),
         cost_seconds=round(cost_us / 1e6, 6),
         evidence=(
-            f"{where} {took} {ms(float(priced.values[stall].max()))}, {_height(priced, stall):.2f} times the median; "
-            "such steps follow no pattern, and what caused it is not known.",
+            f"{where} {took} {ms(float(priced.values[stall].max()))}, {_height(priced, stall):.2f} times the median.",
+            why,
         ),
         action="None needed unless it comes back.",
         verify="Look for messages of the nodes at that time (kernel log, link resets, storage).",

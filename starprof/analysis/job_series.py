@@ -21,7 +21,7 @@ from starprof.analysis.job_findings import (
 from starprof.analysis.series import Shape, Stretch, shape_of
 from starprof.analysis.settings import Settings
 from starprof.analysis.workload import SIZES, Workload, workload_of
-from starprof.model import events
+from starprof.model import causes, events
 from starprof.model.rundata import STEPS_PER_RECORD, RunData
 from starprof.model.verdict import Cost, Finding, Verdict
 
@@ -41,13 +41,13 @@ class JobSeries:
         steps: number of each record's (last) step, shape (S,).
         values: microseconds per step, shape (S,).
         per_record: steps that a record is the mean of.
-        dropped: records left out as warm-up of the start and of restarts.
+        data_us: part of `values` that was waiting for data, None when not told, shape (S,).
     """
 
     steps: Ints
     values: Floats
     per_record: int
-    dropped: int
+    data_us: Floats | None
 
     @property
     def run_us(self) -> float:
@@ -76,7 +76,8 @@ def judge(run: RunData, settings: Settings, empty: Verdict) -> Verdict | None:
     if workload.known.sum() < MIN_RECORDS:
         return replace(empty, reason="The size of the steps changes too often to compare them: " + workload.words)
     kept = workload.known
-    series = replace(series, steps=series.steps[kept], values=series.values[kept])
+    data = series.data_us[kept] if series.data_us is not None else None
+    series = replace(series, steps=series.steps[kept], values=series.values[kept], data_us=data)
     workload = replace(workload, effect=workload.effect[kept])
     shape = shape_of(logs[kept] - workload.effect, settings)
     return _verdict(run, series, shape, workload, empty, settings)
@@ -99,7 +100,9 @@ def _judged(run: RunData, settings: Settings) -> tuple[JobSeries, dict[str, Floa
     kept = usable & ~warm
     per_record = max([int(r.detail.get(STEPS_PER_RECORD, 1)) for r in run.ranks], default=1)
     sizes = {name: columns[name][0][kept] for name in SIZES if name in columns}
-    return JobSeries(steps[kept], values[kept], max(1, per_record), int((usable & warm).sum())), sizes
+    data = columns.get("data_wait_us")
+    waited = data[0][kept] if data is not None and np.isfinite(data[0][kept]).all() else None
+    return JobSeries(steps[kept], values[kept], max(1, per_record), waited), sizes
 
 
 def _restarts(run: RunData) -> list[int]:
@@ -147,7 +150,7 @@ def _verdict(
     usual = np.exp(shape.local + workload.effect)
     over = np.where(shape.spikes, np.maximum(series.values - usual, 0.0), 0.0) * series.per_record
     combs, single = combs_of(np.flatnonzero(shape.spikes), len(series.values))
-    priced = Priced(run, series.steps, series.values, usual, over, series.per_record, series.run_us)
+    priced = Priced(run, series.steps, series.values, usual, over, series.per_record, series.run_us, series.data_us)
     lasting = _lasting(priced, shape, workload)
     planned = [periodic_finding(priced, comb) for comb in combs if _matters(over, comb, series)]
     stalls, planned_once = stall_findings(priced, single, settings.max_findings_listed)
@@ -213,7 +216,11 @@ def _reason(
 ) -> str:
     words = [finding.evidence[0] for finding in lasting[:2]]
     if stalls:
-        words.append(f"{pieces(stalls)} cost {pct(stall_share)} of the time; what caused them is not known.")
+        known = {finding.cause for finding in stalls} - {causes.UNKNOWN}
+        why = "they were spent waiting for data" if len(known) == 1 else "what caused them is not known"
+        if len(known) == 1 and any(finding.cause == causes.UNKNOWN for finding in stalls):
+            why = "some of them were spent waiting for data"
+        words.append(f"{pieces(stalls)} cost {pct(stall_share)} of the time; {why}.")
     if words:
         words.append("The log holds one series for the whole job, so which rank did it can't be told from it.")
     else:

@@ -77,6 +77,25 @@ def test_stalls_are_listed_by_step_and_size_with_the_cause_unknown():
     assert verdict.cost.seconds == pytest.approx(12 * (0.46 + 1.02 + 0.83 + 2.37), rel=0.05)
 
 
+def test_a_stall_that_the_log_shows_as_waiting_for_data_has_that_cause_and_still_blames_nobody():
+    data = 0.02 * noise(300, cv=0.3, seed=4)
+    data[[120, 220]] += 8
+    verdict = judged(noise(300, cv=0.01) + data, data_wait_us=data * 1e6)
+    assert [(f.onset_step, f.cause, f.ranks) for f in verdict.findings] == [
+        (120, "data-loading", ()),
+        (220, "data-loading", ()),
+    ]
+    assert "what the others did is not told" in verdict.findings[0].evidence[1]
+
+
+def test_a_shift_outside_the_waiting_for_data_is_not_put_down_to_it():
+    data = 0.02 * noise(300, cv=0.3, seed=4)
+    seconds = noise(300, cv=0.01)
+    seconds[150:] *= 1.3
+    (finding,) = judged(seconds + data, data_wait_us=data * 1e6).findings
+    assert finding.cause == "unknown"
+
+
 def test_one_cheap_stall_in_a_long_run_is_listed_and_leaves_the_verdict_alone():
     seconds = noise(1000)
     seconds[500] *= 2
