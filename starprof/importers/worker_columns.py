@@ -27,7 +27,7 @@ _CLOCK = re.compile(
     r"|time_?stamp)(_?(ns|us|ms|s|sec|secs|seconds))?"
 )
 _TIME = re.compile(r"time|dur|duration|elapsed|latency|took|compute|busy|cost")
-_OWN = re.compile(r"compute|own|busy|work")
+_OWN = re.compile(r"compute|busy|(^|_)(own|work)(_|$)")
 _TOTAL = re.compile(r"(step|iter(ation)?|batch|total|wall)_?(time|dur(ation)?)?|dur(ation)?|time")
 _SPANS = (
     ("blocked_us", re.compile(r"block|comm|all_?reduce|collective|nccl|gloo|sync|wait|barrier|exchange")),
@@ -102,6 +102,8 @@ class Long:
     step: int | None
     clock: int | None
     host: int | None
+    whole_steps: bool = True
+    no_waiting: bool = False
     spans: tuple[tuple[str, int], ...] = ()
     left: tuple[int, ...] = ()
 
@@ -128,7 +130,15 @@ def long_columns(layout: Layout) -> Long | None:
     value, spans = _chosen(names, values)
     left = tuple(c for c in values if c != value and c not in dict(spans).values())
     return Long(
-        worker, value, steps[0] if steps else None, clocks[0] if clocks else None, host, tuple(spans.items()), left
+        worker=worker,
+        value=value,
+        step=steps[0] if steps else None,
+        clock=clocks[0] if clocks else None,
+        host=host,
+        whole_steps=is_whole_step(names[value]),
+        no_waiting=holds_no_waiting(names[value]),
+        spans=tuple(spans.items()),
+        left=left,
     )
 
 
@@ -155,6 +165,16 @@ def _chosen(names: Sequence[str], values: Sequence[int]) -> tuple[int, dict[str,
         return totals[0], spans
     own = [c for c in values if _OWN.search(names[c]) and c not in spans.values()]
     return next(iter([*own, *totals, *values])), {}
+
+
+def holds_no_waiting(name: str) -> bool:
+    """Whether a time is called by a part of the step in which nobody waits for others; backward reduces gradients."""
+    return bool(_OWN.search(name)) or _span_of(name) in {"data_wait_us", "h2d_us", "forward_us", "optimizer_us"}
+
+
+def is_whole_step(name: str) -> bool:
+    """Whether a time is called a whole step's, and not the computing or another part of it."""
+    return not _OWN.search(name) and _span_of(name) is None
 
 
 def _without_unit(name: str) -> str:

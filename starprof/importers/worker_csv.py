@@ -122,6 +122,8 @@ def _read_long(source: Source, layout: Layout, long: Long) -> Records:
         at_name=layout.names[place] if place is not None else "",
         notes=(_long_words(layout, long),),
         hosts=hosts,
+        whole_steps=long.whole_steps,
+        no_waiting=long.no_waiting,
         spans={name: np.concatenate(parts) for name, parts in spans.items() if parts},
     )
 

@@ -60,6 +60,8 @@ class Records:
         notes: what was guessed, in words.
         hosts: host of each worker, where told.
         nodes: table `node`, where the source tells something of them.
+        whole_steps: the times are whole steps, not a part of them such as the computing.
+        no_waiting: by their name nobody waits for others in them, so that equal ones are no sign of waiting.
         spans: columns of table `step` that stand beside the times, microseconds, shape (N,) each; with `blocked_us`
             among them, waiting is told apart.
     """
@@ -75,6 +77,8 @@ class Records:
     notes: tuple[str, ...] = ()
     hosts: dict[str, str] = field(default_factory=dict)
     nodes: pd.DataFrame | None = None
+    whole_steps: bool = True
+    no_waiting: bool = False
     spans: dict[str, Floats] = field(default_factory=dict)
 
 
@@ -102,11 +106,13 @@ def worker_run(source_format: str, sources: Sequence[Source], records: Records) 
     numbers, labelled = _numbers(records.names)
     order = np.argsort(numbers, kind="stable")
     apart = "blocked_us" in records.spans
-    timing = None if apart else timing_of(values)
+    timing = None if apart else OWN if records.no_waiting else timing_of(values)
     spans = {name: _of(records, spent, at, len(steps)) for name, spent in records.spans.items()} if apart else {}
     detail: dict[str, object] = {"unit": records.unit or "arbitrary", "scale": scale, "values": records.value_name}
     if records.at_kind == CLOCK_INDEX:
         detail["clock"] = records.at_name
+    if not records.whole_steps:
+        detail["whole_steps"] = False
     hosts = list(dict.fromkeys(records.hosts.get(name, "") for name in records.names))
     ranks = [
         RankInfo(
@@ -132,7 +138,7 @@ def worker_run(source_format: str, sources: Sequence[Source], records: Records) 
         unavailable=_unavailable(records, timing),
         nodes=records.nodes,
     )
-    note = "; ".join((*records.notes, _timing_words(timing)))
+    note = "; ".join((*records.notes, _timing_words(timing, records)))
     return RunData(**{**vars(run), "info": {**run.info, "note": note}})
 
 
@@ -162,11 +168,13 @@ def timing_of(values: Floats) -> str:
     return WALL if np.ptp(levels) <= EQUAL_LEVELS and shared >= COMMON_SHARE and own <= MAX_OWN_NOISE else OWN
 
 
-def _timing_words(timing: str | None) -> str:
+def _timing_words(timing: str | None, records: Records) -> str:
     if timing is None:
         return "waiting has a column of its own, the rest is each worker's own time"
     if timing == WALL:
         return "the workers' times are equal step by step: whole steps of workers that wait for each other"
+    if records.no_waiting:
+        return f"by its name {records.value_name!r} holds no waiting for others"
     return "the workers' times differ, so they do not wait for each other in every step: taken as each one's own time"
 
 

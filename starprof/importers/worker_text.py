@@ -17,6 +17,7 @@ import pandas as pd
 
 from starprof.errors import InputError
 from starprof.importers.source import Source
+from starprof.importers.worker_columns import holds_no_waiting, is_whole_step
 from starprof.importers.worker_table import STEP_INDEX, Records, unit_of, worker_run
 from starprof.model.columns import row
 from starprof.model.rundata import RunData
@@ -134,6 +135,8 @@ class _Log:
             values=np.array([self.values[i] for i in mine]),
             unit=unit,
             value_name=name,
+            whole_steps=is_whole_step(name.lower()),
+            no_waiting=holds_no_waiting(name.lower()),
             at_name="step",
             notes=(f"time of a worker is {name!r} in {unit or 'arbitrary units'}{left}",),
             hosts=self.hosts,

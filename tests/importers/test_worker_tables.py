@@ -149,6 +149,12 @@ def test_times_that_differ_between_workers_are_their_own(tmp_path, spread, cv):
     assert loaded(tmp_path, wide_table(fleet(spread=spread, cv=cv))).info["timing"] == "own"
 
 
+def test_equal_computing_times_are_still_the_workers_own(tmp_path):
+    values = fleet(workers=4, samples=40, spread=0.0, cv=0.003)
+    assert loaded(tmp_path, long_table(values, header="rank,step,compute_ms", every=1.0)).info["timing"] == "own"
+    assert loaded(tmp_path, long_table(values, header="rank,step,backward_ms", every=1.0)).info["timing"] == "wall"
+
+
 def test_a_packed_table_is_read(tmp_path):
     packed = gzip.compress(long_table(fleet(workers=3, samples=20)).encode())
     assert len(loaded(tmp_path, packed, "times.csv.gz").ranks) == 3

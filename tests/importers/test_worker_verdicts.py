@@ -87,6 +87,7 @@ def test_a_fleet_that_slows_down_together_has_no_straggler(tmp_path):
     result = verdict(tmp_path, long_table(slowed(fleet(8, 300), list(range(8)), 1.6, 150)))
     assert result.verdict == "uniform"
     assert not blamed(result)
+    assert result.cost.share == pytest.approx(0.5 * (1 - 1 / 1.6), rel=0.05)
 
 
 def test_a_worker_that_settles_in_its_first_samples_is_no_straggler(tmp_path):
@@ -120,6 +121,17 @@ def test_the_loss_is_the_workers_own_where_nobody_waits(tmp_path):
     assert result.cost.gpu_hours == pytest.approx(500 / 3600, rel=0.05)
     assert result.cost.share == pytest.approx(0.5 * 100 / 300 / 10, rel=0.05)
     assert "Nobody waits for it (asynchronous): rank 2 lost" in said(result)
+
+
+def test_times_of_computing_only_do_not_tell_whether_the_others_wait(tmp_path):
+    values = slowed(fleet(6, 100, base=100.0, spread=0.0, cv=0.01), [2], 1.5)
+    result = verdict(tmp_path, long_table(values, header="rank,step,compute_ms", every=1.0))
+    assert blamed(result) == {2}
+    assert "asynchronous" not in said(result)
+    # 100 steps of 50 ms each, if all wait for it.
+    assert "Whether the others wait for it elsewhere is not told; if they do in every step, all lose: 4." in said(
+        result
+    )
 
 
 def test_two_workers_that_differ_a_little_are_not_ranked(tmp_path):

@@ -28,6 +28,7 @@ class Fleet:
         scale: `values` are this many times what stands in the source.
         arbitrary: the source's unit is not known.
         clock: name of the source's time column.
+        whole_steps: the times are whole steps; else only a part of them, and who waits in the rest is not known.
     """
 
     infos: tuple[RankInfo, ...]
@@ -37,6 +38,7 @@ class Fleet:
     scale: float
     arbitrary: bool
     clock: str
+    whole_steps: bool = True
 
     @cached_property
     def logs(self) -> Floats:
@@ -116,6 +118,7 @@ def fleet_of(run: RunData) -> Fleet | None:
         scale=float(detail.get("scale") or 1.0),
         arbitrary=detail.get("unit") == ARBITRARY,
         clock=clock,
+        whole_steps=bool(detail.get("whole_steps", True)),
     )
 
 

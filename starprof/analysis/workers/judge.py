@@ -142,6 +142,7 @@ def _verdict(run: RunData, fleet: Fleet, found: _Found, empty: Verdict) -> Verdi
             empty,
             verdict="uniform",
             findings=tuple(findings),
+            cost=_as_cost(fleet, sum(_lost_by_all(found, rise) for rise in found.together)),
             reason=f"All {fleet.shape[0]} workers became slower together; there is no straggler.",
         )
     if found.levels.varied:
@@ -170,17 +171,27 @@ def _findings(run: RunData, fleet: Fleet, found: _Found) -> list[Finding]:
     ]
     result += [words.event_finding(fleet, group, found.losses) for group in found.events]
     result += [
-        words.uniform_finding(fleet, rise.start, rise.end, rise.before / UNIT_US, rise.level / UNIT_US)
+        words.uniform_finding(
+            fleet, rise.start, rise.end, (rise.level - rise.before) / UNIT_US, _lost_by_all(found, rise)
+        )
         for rise in found.together
     ]
     return result
 
 
+def _lost_by_all(found: _Found, rise: Rise) -> float:
+    return found.losses.of_all(rise.start, rise.end, (rise.level - rise.before) / UNIT_US)
+
+
 def _cost(fleet: Fleet, found: _Found) -> Cost:
+    """What slow workers lost; the job does as much in its time as all workers together."""
     every = [event for group in found.events for event in group]
     lost = sum(found.losses.of_event(event) for event in every)
-    lost += sum(found.losses.of_group(group, every) for group in found.levels.groups)
-    total = found.losses.total
+    return _as_cost(fleet, lost + sum(found.losses.of_group(group, every) for group in found.levels.groups))
+
+
+def _as_cost(fleet: Fleet, lost: float) -> Cost:
+    total = float(fleet.weights.sum())
     seconds = lost / fleet.shape[0] if fleet.in_seconds else 0.0
     return Cost(
         seconds=round(seconds, 6),
@@ -206,7 +217,8 @@ def _who_and_when(fleet: Fleet, found: _Found) -> str:
     varied = found.levels.varied and not found.levels.groups
     variety = f" Besides, workers differ constantly: {words.spread_words(fleet, found.levels)}." if varied else ""
     return (
-        f"{text[0].upper()}{text[1:]}. Nobody waits for them: {pct(share)} of what the fleet could do is lost.{variety}"
+        f"{text[0].upper()}{text[1:]}. Counting their own time only, {pct(share)} of what the fleet could do is lost."
+        f"{variety}"
     )
 
 

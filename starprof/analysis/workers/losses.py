@@ -53,6 +53,18 @@ class Losses:
             lost += float(left.sum()) * float(_lost(np.array([self.levels.levels[row] - centre]))[0])
         return lost
 
+    def of_all(self, start: int, end: int, rise: float) -> float:
+        """Time lost by all workers in a rise of the whole fleet, as a logarithm."""
+        return float(self.fleet.weights[:, start:end].sum()) * float(_lost(np.array([rise]))[0])
+
+    def if_waited_s(self, rows: tuple[int, ...], start: int, end: int) -> float:
+        """Seconds by which these workers would hold up all others if those waited in every sample; NaN if not known."""
+        if self.fleet.arbitrary or len(rows) == self.fleet.shape[0]:
+            return float("nan")
+        inside = np.nan_to_num(self.fleet.values[:, start:end], nan=0.0)
+        held = inside[list(rows)].max(axis=0) - np.delete(inside, rows, axis=0).max(axis=0)
+        return float(np.maximum(held, 0.0).sum()) / 1e6
+
     def own_time(self, rows: tuple[int, ...], start: int, end: int) -> float:
         """Time of some workers between two columns."""
         return float(self.fleet.weights[list(rows), start:end].sum())

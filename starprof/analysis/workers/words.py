@@ -34,7 +34,7 @@ def event_finding(fleet: Fleet, group: list[Event], losses: Losses) -> Finding:
     excess = float(np.mean([event.excess for event in group]))
     lines = [_rise(fleet, event) for event in sorted(group, key=lambda e: e.row)]
     lost = sum(losses.of_event(event) for event in group)
-    lines.append(_loss(fleet, who, len(rows), lost, losses.own_time(rows, start, end), losses.total))
+    lines.append(_loss(losses, who, rows, lost, (start, end)))
     low, high = (min(e.bounds[0] for e in group), max(e.bounds[1] for e in group))
     return Finding(
         kind="chronic" if lasts or start == 0 else "transient",
@@ -78,10 +78,10 @@ def group_finding(fleet: Fleet, group: Group, lost: float, losses: Losses, run: 
     lasting = ", in all parts of the run" if fleet.shape[1] > 1 else ""
     few = fleet.shape[1] < FEW_SAMPLES
     lines = [
-        f"{_capital(who)} needed {_range(fleet, group.rows)} per step, the others ({_who(fleet, group.reference)}) "
+        f"{_capital(who)} needed {_range(fleet, group.rows)} per step, the others ({_numbers(fleet, group.reference)}) "
         f"{_range(fleet, group.reference)}: x{math.exp(group.excess):.2f}{lasting}. Nobody lies "
         f"between: the fastest of the slow is {(math.exp(group.gap) - 1) * 100:.0f} % above the slowest of the others.",
-        _loss(fleet, who, len(group.rows), lost, losses.own_time(group.rows, 0, fleet.shape[1]), losses.total),
+        _loss(losses, who, group.rows, lost, (0, fleet.shape[1])),
     ]
     if half:
         lines.append(
@@ -102,14 +102,14 @@ def group_finding(fleet: Fleet, group: Group, lost: float, losses: Losses, run: 
         slowdown=round(math.exp(group.excess), 4),
         cost_seconds=_seconds(fleet, lost),
         evidence=(*lines, *temperatures(fleet, run), *_units(fleet)),
-        action=f"Compare what {who} run on with the others: GPU model and share, clocks, cores and their binding, "
-        "neighbours on the same host.",
+        action=f"Compare what {who} {'run' if len(group.rows) > 1 else 'runs'} on with the others: GPU model and "
+        "share, clocks, cores and their binding, neighbours on the same host.",
         verify=f"On equal hardware with an equal share of it {who} should need {_range(fleet, group.reference)}.",
         next=_NEXT,
     )
 
 
-def uniform_finding(fleet: Fleet, start: int, end: int, before: float, during: float) -> Finding:
+def uniform_finding(fleet: Fleet, start: int, end: int, rise: float, lost: float) -> Finding:
     """All workers became slower together."""
     lasts = end >= fleet.shape[1] - 1
     return Finding(
@@ -119,9 +119,10 @@ def uniform_finding(fleet: Fleet, start: int, end: int, before: float, during: f
         onset_step=int(fleet.steps[start]),
         onset_interval=(int(fleet.steps[start]), int(fleet.steps[start])),
         end_step=None if lasts else int(fleet.steps[end - 1]),
-        slowdown=round(math.exp(during - before), 4),
+        slowdown=round(math.exp(rise), 4),
+        cost_seconds=_seconds(fleet, lost),
         evidence=(
-            f"All {fleet.shape[0]} workers became slower together (x{math.exp(during - before):.2f}), "
+            f"All {fleet.shape[0]} workers became slower together (x{math.exp(rise):.2f}), "
             f"from {fleet.stretch(start, end)}.",
         ),
         action="Look for what they share: the parameter servers, the network, the storage, or a larger batch.",
@@ -175,7 +176,11 @@ def _temperature(fleet: Fleet, node: int, detail: str, *, alone: bool) -> str:
 
 
 def _who(fleet: Fleet, rows: tuple[int, ...]) -> str:
-    return rank_names(tuple(fleet.rank(row) for row in rows)) + _labels(fleet, rows)
+    return _numbers(fleet, rows) + _labels(fleet, rows)
+
+
+def _numbers(fleet: Fleet, rows: tuple[int, ...]) -> str:
+    return rank_names(tuple(fleet.rank(row) for row in rows))
 
 
 def _labels(fleet: Fleet, rows: tuple[int, ...]) -> str:
@@ -213,17 +218,24 @@ def _seconds(fleet: Fleet, lost: float) -> float:
     return round(lost / fleet.shape[0], 6) if fleet.in_seconds else 0.0
 
 
-def _loss(fleet: Fleet, who: str, count: int, lost: float, own: float, total: float) -> str:
-    its, it = ("their", "them") if count > 1 else ("its", "it")
-    waits = f"Nobody waits for {it} (asynchronous)" if fleet.shape[1] > 1 else "These times hold no waiting for others"
+def _loss(losses: Losses, who: str, rows: tuple[int, ...], lost: float, span: tuple[int, int]) -> str:
+    """What slow workers lost, and for whom."""
+    fleet, several = losses.fleet, len(rows) > 1
+    its, it = ("their", "them") if several else ("its", "it")
+    own = losses.own_time(rows, *span)
+    amount = f"{ms(lost * 1e6)} of {its} own, " if fleet.in_seconds else ""
     share = f"{pct(lost / own if own > 0 else 0.0)} of {its} own time in it"
-    of_fleet = f"{pct(lost / total if total > 0 else 0.0)} of what all {fleet.shape[0]} workers could do in the run"
-    if not fleet.in_seconds:
-        return f"{waits}: {who} lost {share}, {of_fleet}; in seconds it can't be told."
-    return (
-        f"{waits}: {who} lost {ms(lost * 1e6)} of {its} own, {share}, which is {of_fleet}. Workers that "
-        "did wait for each other would lose more."
-    )
+    of_fleet = f"{pct(lost / losses.total if losses.total > 0 else 0.0)} of what all {fleet.shape[0]} workers could do"
+    if fleet.whole_steps and fleet.shape[1] > 1:
+        waits = f"Nobody waits for {it} (asynchronous)"
+        rest = "Workers that did wait for each other would lose more."
+    else:
+        waits = "These times hold no waiting for others"
+        held = losses.if_waited_s(rows, *span)
+        told = f": {ms(held * 1e6)} of the job" if held == held else ""
+        rest = f"Whether the others wait for {it} elsewhere is not told; if they do in every step, all lose{told}."
+    unknown = "" if fleet.in_seconds else " In seconds it can't be told."
+    return f"{waits}: {who} lost {amount}{share}, which is {of_fleet} in the run.{unknown} {rest}"
 
 
 def _units(fleet: Fleet) -> tuple[str, ...]:
