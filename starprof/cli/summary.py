@@ -40,13 +40,13 @@ def summary(
 
 
 def show(data: RunData, verdict: Verdict, *, as_json: bool) -> None:
-    """Print a verdict on stdout, for people or as JSON; what to know about the run file goes to stderr."""
+    """Print a verdict on stdout. The JSON has no place for what to know about the run itself: that goes to stderr."""
     from starprof.reports import terminal
     from starprof.reports.plain import printable
 
-    if data.info["note"]:
-        print(f"starprof: {printable(str(data.info['note']))}", file=sys.stderr)
     if as_json:
+        if data.info["note"]:
+            print(f"starprof: {printable(str(data.info['note']))}", file=sys.stderr)
         print(json.dumps(verdict.to_json(), indent=2))
         return
     target = terminal.Terminal(
