@@ -35,7 +35,7 @@ def summary(
     data = load_run(run)
     verdict = priced(diagnose(data), gpu_hour_price)
     show(data, verdict, as_json=as_json)
-    if verdict.steps is None:  # no samples are not a healthy run
+    if verdict.steps is None and verdict.verdict == "inconclusive":  # no samples are not a healthy run
         raise typer.Exit(1)
 
 
