@@ -88,7 +88,7 @@ def candidates(lateness: Floats, noise: Noise, settings: Settings) -> Bools:
     found = np.zeros(ranks, bool)
     for width in widths:
         first = window_starts(steps, width)
-        z = normal + noise.margin(normal, width, settings)
+        z = normal + noise.margin(normal, width, settings.noise_margin_z)
         mean = (total[:, first + width] - total[:, first]) / width
         variance = (noise.sigma**2 * noise.memory)[:, None]
         bar = np.sqrt(z**2 * variance / width + noise.spread_bar**2)
@@ -99,7 +99,7 @@ def candidates(lateness: Floats, noise: Noise, settings: Settings) -> Bools:
         ):
             other = past / np.maximum(length, 1)
             both = 1.0 / width + 1.0 / np.maximum(length, 1)
-            error = (normal + noise.margin(normal, 1.0 / both, settings)) * np.sqrt(variance * both)
+            error = (normal + noise.margin(normal, 1.0 / both, settings.noise_margin_z)) * np.sqrt(variance * both)
             rose = mean - np.maximum(other, 0.0) >= np.maximum(error, settings.min_lateness)
             late |= rose & (length >= MIN_PAST_STEPS) & (mean >= settings.min_lateness)
         found |= late.any(axis=1)
@@ -186,7 +186,7 @@ def _is_late(part: LateInterval, noise: Noise, z: float, settings: Settings) -> 
     length = part.end - part.start
     if length < least_steps(noise, settings) or part.excess < settings.min_lateness:
         return False
-    if part.z < z + noise.margin(z, length, settings):
+    if part.z < z + noise.margin(z, length, settings.noise_margin_z):
         return False
     if part.late_windows < settings.min_late_windows:
         return False

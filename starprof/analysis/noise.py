@@ -19,6 +19,7 @@ FEW_RANKS = 3
 MANY_RANKS = 8
 FEW_RANKS_VARIANCE = 2.0  # a difference of two ranks
 RARE = 0.05
+RARE_STEPS = 100
 WINSOR = 3.0
 WINSORED_VARIANCE = 1.0053  # of normal values over that of the same values drawn in to +-WINSOR
 FEW_VALUES_MAD = 1.2  # the median absolute deviation of n normal values is too small by about this / n
@@ -50,23 +51,25 @@ class Noise:
         """Standard error of a rank's mean lateness over some steps."""
         return float(self.sigma[row] * np.sqrt(self.memory / max(steps, 1.0)))
 
-    def margin(self, z: float, steps: Floats | float, settings: Settings) -> Floats:
-        """What must be added to a normal quantile for a mean over some steps, at most `noise_margin_z`.
+    def margin(self, z: float, steps: Floats | float, most: float) -> Floats:
+        """What must be added to a normal quantile for a mean over some steps.
 
         The mean of n independent values with skewness g and excess kurtosis k has its quantile at about
         z + g (z^2 - 1) / (6 sqrt n) + k (z^3 - 3 z) / (24 n) (Cornish and Fisher). Noise with a long memory makes few
-        independent values, and its memory itself is known the less the shorter the run.
+        independent values; its memory itself is known the less the shorter the run, and of a heavy tail a short run has
+        not seen the worst.
 
         Args:
             z: quantile of the normal distribution.
             steps: steps in the mean, any shape.
-            settings: thresholds.
+            most: largest margin; the series says nothing where it grows beyond all bounds.
         """
         independent = np.maximum(np.asarray(steps, dtype=np.float64) / self.memory, 1.0)
         skewed = self.skew * (z**2 - 1.0) / (6.0 * np.sqrt(independent))
-        heavy = self.tails * (z**3 - 3.0 * z) / (24.0 * independent)
+        unseen = 1.0 + RARE_STEPS / max(self.steps, 1)
+        heavy = unseen * self.tails * (z**3 - 3.0 * z) / (24.0 * independent)
         unsure = z * self.memory / max(self.steps, 1)
-        margin: Floats = np.clip(skewed + heavy + unsure, 0.0, settings.noise_margin_z)
+        margin: Floats = np.clip(skewed + heavy + unsure, 0.0, most)
         return margin
 
 

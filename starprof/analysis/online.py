@@ -32,8 +32,12 @@ from starprof.model.rundata import RankInfo
 END_Z = 4.0
 RECENT_STEPS = 32
 KEPT_FINDINGS = 256
-KNOWN_MEMORY = 6
+FIRST_MEASUREMENT = 48
+KNOWN_MEMORY = 12
 """Noise must have been watched for this many times its memory before anybody is judged by it."""
+STEADIER_HALF = 0.8
+"""Mean of the lower half of normal values lies this many standard deviations below their mean."""
+MEMORY_ERRORS = 2.0
 
 
 @dataclass
@@ -81,7 +85,7 @@ class OnlineDetector:
         self._noise: Noise | None = None
         self._armed = False
         self._warm_up_left = settings.warm_up_steps
-        self._next_measurement = settings.min_steps
+        self._next_measurement = FIRST_MEASUREMENT
         self._measured_before = False
 
     @property
@@ -179,7 +183,7 @@ class OnlineDetector:
             self._ring.drop_oldest(_warm_up(self._ring.own_us()))
             self._since = np.minimum(self._since, len(self._ring))
         held = len(self._ring)
-        self._next_measurement = self._ring.pushed + min(max(held, self.settings.min_steps // 2), self._ring.size // 2)
+        self._next_measurement = self._ring.pushed + min(held, self._ring.size // 2)
         own = self._own_time()
         if len(own.rows) < 2 or held < self.settings.min_steps // 2:
             return
@@ -195,13 +199,9 @@ class OnlineDetector:
     def _take(self, comparison: Comparison, own: OwnTime, held: int) -> None:
         """Go on with what a comparison of the remembered steps has shown."""
         noise = comparison.noise
-        sigma = np.full(len(self.infos), float(np.median(noise.sigma)))
-        sigma[own.rows] = noise.sigma
-        # The residuals of a short stretch vary less than the noise does around its true mean.
-        sigma /= np.sqrt(max(0.5, 1.0 - noise.memory / held))
         self._armed = held >= KNOWN_MEMORY * noise.memory
         if self._armed or self._noise is not None:
-            self._noise = replace(noise, sigma=sigma)
+            self._noise = _cautious(noise, held, own.rows, len(self.infos))
         cap = self.settings.lateness_cap
         clipped = np.clip(np.nan_to_num(comparison.lateness, nan=0.0), -cap, cap)
         self._usual = float(np.median(clipped - comparison.capped))
@@ -330,6 +330,21 @@ class OnlineDetector:
         own = float(np.median([own for own, _ in self._recent]))
         slowdown = 1.0 + level * self.healthy_step_us / max(own, 1.0)
         return replace(late.finding, lateness=level, slowdown=slowdown, lost_us=late.lost_us)
+
+
+def _cautious(noise: Noise, held: int, rows: Ints, ranks: int) -> Noise:
+    """The noise as it may be where few steps were watched, for all ranks (those without records: as usual).
+
+    Its size comes from the ranks that happened to be steadier, and from residuals around means of the same steps; both
+    make it look smaller, by what the number of independent steps says. A correlation that fades into the noise of its
+    estimate is cut off, so a memory is rather longer than it looks.
+    """
+    independent = max(held / noise.memory, 4.0)
+    chosen = 1.0 - STEADIER_HALF / np.sqrt(2.0 * independent)
+    sigma = np.full(ranks, float(np.median(noise.sigma)))
+    sigma[rows] = noise.sigma
+    memory = 1.0 + (noise.memory - 1.0) * (1.0 + MEMORY_ERRORS / np.sqrt(independent))
+    return replace(noise, sigma=sigma / (chosen * np.sqrt(1.0 - 1.0 / independent)), memory=memory)
 
 
 def _members(groups: Ints) -> Ints:

@@ -131,7 +131,9 @@ def _sudden(ring: Ring, since: Ints, noise: Noise, normal: float, settings: Sett
     past = np.maximum(other, 0.0)
     excess = ring.newest(SUDDEN_STEPS).min(axis=1, keepdims=True) - past
     error = np.sqrt(variance(noise, widths) + variance(noise, length))
-    bar = np.maximum(settings.min_spike, (normal + settings.noise_margin_z) * error)
+    # Few steps tell little about a tail: never less than the whole margin of the offline rules.
+    margin = np.maximum(noise.margin(normal, float(SUDDEN_STEPS), settings.live_margin_z), settings.noise_margin_z)
+    bar = np.maximum(settings.min_spike, (normal + margin) * error)
     found = (excess >= bar) & (length >= MIN_PAST_STEPS) & (recorded == SUDDEN_STEPS)
     return found[:, 0], past[:, 0], np.where(found, excess / error, 0.0)[:, 0]
 
@@ -144,12 +146,14 @@ def _lasting(
     other, length = _before(ring, since, widths)
     past = np.where(length >= MIN_PAST_STEPS, np.maximum(other, 0.0), 0.0)
     noisy = variance(noise, widths)
-    z = normal + noise.margin(normal, widths.astype(np.float64), settings)
+    z = normal + noise.margin(normal, widths.astype(np.float64), settings.live_margin_z)
     peers_bar = np.maximum(np.sqrt(z**2 * noisy + noise.spread_bar**2), settings.min_lateness)
     against_peers = window.mean >= peers_bar
     both = 1.0 / widths + 1.0 / np.maximum(length, 1.0)
     error = np.sqrt(noisy + variance(noise, length))
-    past_bar = np.maximum((normal + noise.margin(normal, 1.0 / both, settings)) * error, settings.min_lateness)
+    past_bar = np.maximum(
+        (normal + noise.margin(normal, 1.0 / both, settings.live_margin_z)) * error, settings.min_lateness
+    )
     against_past = (window.mean - past >= past_bar) & (length >= MIN_PAST_STEPS)
     against_past &= window.mean >= settings.min_lateness
     base = np.where(against_past, past, 0.0)

@@ -53,6 +53,8 @@ class Settings:
         live_false_alarm_rate: probability that a healthy job of `live_horizon_steps` steps is accused while it runs,
             over all ranks and looks. Doubling it brings a verdict on 1.06x forward by less than one step.
         live_horizon_steps: see `live_false_alarm_rate`; a job of ten times as many steps has ten times the rate.
+        live_margin_z: as `noise_margin_z`, for the live detector: looking at every step it meets each excursion of
+            a heavy tail, and must not speak before such an excursion is over.
         live_window_steps: steps that the live detector remembers; bounds its memory.
     """
 
@@ -86,6 +88,7 @@ class Settings:
     max_findings_listed: int = 5
     live_false_alarm_rate: float = 5e-4
     live_horizon_steps: int = 1000
+    live_margin_z: float = 8.0
     live_window_steps: int = 512
 
 

@@ -1,0 +1,129 @@
+"""Runs too long for memory: judged block by block, with the answer that the whole matrix would give."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from live import slowed
+from verdicts import blamed
+
+from starprof.analysis import diagnose
+from starprof.analysis.long_run import diagnose_long, scan_run
+from starprof.analysis.own_time import own_time
+from starprof.analysis.peers import peer_centre
+from starprof.analysis.scan import Budget
+from starprof.analysis.settings import DEFAULT
+from starprof.analysis.synthetic import SyntheticRun
+from starprof.model.rundata import Steps
+
+STEPS = 4_096
+SMALL = Budget(block_cells=2_048, kept_cells=2_048, least_columns=128)
+"""256 steps and 256 windows at a time for eight ranks: windows of 16 steps."""
+
+
+def reader(run):
+    """Reads parts of a synthetic run, and notes how many steps were read at once."""
+    data = run.data()
+    sizes = []
+
+    def window(first, end):
+        sizes.append(end - first)
+        part = slice(first, end)
+        steps = data.steps
+        columns = {name: values[:, part] for name, values in steps.columns.items()}
+        return replace(data, steps=Steps(steps.steps[part], columns, steps.start_mono_ns[:, part]))
+
+    return window, sizes
+
+
+def run(*faults, **recipe):
+    return SyntheticRun(**{"ranks": 8, "steps": STEPS, "counters": False, "faults": faults, **recipe})
+
+
+def long_verdict(made):
+    return diagnose_long(reader(made)[0], 0, STEPS, budget=SMALL)
+
+
+@pytest.mark.parametrize("factor", [1.06, 1.5])
+def test_a_slow_rank_is_found_with_its_onset_to_the_step_that_the_whole_matrix_gives(factor):
+    made = run(*slowed(3, factor, 1_701, None))
+    long, whole = long_verdict(made), diagnose(made.data())
+    assert (blamed(long), long.verdict) == ({3}, "straggler")
+    assert abs(long.findings[0].onset_step - whole.findings[0].onset_step) <= 3
+    assert f"since step {long.findings[0].onset_step}" in long.findings[0].evidence[0]
+
+
+def test_cost_and_slowdown_are_those_of_the_whole_run():
+    made = run(*slowed(3, 1.3, 1_000, None))
+    verdict = long_verdict(made)
+    assert verdict.cost.seconds == pytest.approx(made.cost_seconds(), rel=0.2)
+    assert verdict.cost.share == pytest.approx(made.cost_seconds() / made.seconds(), rel=0.2)
+
+
+def test_slowness_shorter_than_the_windows_is_found_in_the_raw_steps():
+    verdict = long_verdict(run(*slowed(5, 1.5, 3_000, 3_030)))
+    (finding,) = [f for f in verdict.findings if f.ranks]
+    assert (finding.ranks, finding.kind) == ((5,), "transient")
+    assert abs(finding.onset_step - 3_000) <= 1
+    assert abs(finding.end_step - 3_029) <= 1
+
+
+def test_short_and_lasting_slowness_are_told_apart():
+    verdict = long_verdict(run(*slowed(5, 1.5, 3_000, 3_030), *slowed(3, 1.2, 1_000, None)))
+    assert blamed(verdict) == {3, 5}
+    assert len([f for f in verdict.findings if 3 in f.ranks]) == 1
+
+
+def test_slow_from_the_first_step_on_starts_there():
+    (finding,) = long_verdict(run(*slowed(2, 1.2, 0, None))).findings
+    assert (finding.ranks, finding.kind) == ((2,), "chronic")
+    assert finding.onset_step <= DEFAULT.warm_up_steps
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_healthy_run_is_not_accused(seed):
+    assert long_verdict(run(seed=seed, cv=0.1, ar1=0.5, spread=0.02)).verdict == "none"
+
+
+def test_never_more_than_a_block_is_read_at_once():
+    window, sizes = reader(run(*slowed(3, 1.5, 1_701, None), *slowed(5, 1.5, 3_000, 3_030)))
+    diagnose_long(window, 0, STEPS, budget=SMALL)
+    assert max(sizes) <= SMALL.block_steps(8)
+
+
+def test_what_is_kept_does_not_grow_with_the_run():
+    made = run()
+    scan = scan_run(reader(made)[0], 0, STEPS, budget=SMALL)
+    short = scan_run(reader(made)[0], 0, STEPS // 4, budget=SMALL)
+    assert len(scan.decimated().steps.steps) <= SMALL.windows(8)
+    assert scan.width == 4 * short.width
+
+
+def test_windows_hold_the_mean_of_their_steps():
+    made = run(cv=0.1)
+    scan = scan_run(reader(made)[0], 0, STEPS, budget=SMALL)
+    kept, raw = scan.decimated().steps, made.data().steps
+    first = DEFAULT.warm_up_steps + 5 * scan.width
+    assert kept.steps[5] == first
+    assert np.allclose(kept["forward_us"][:, 5], raw["forward_us"][:, first : first + scan.width].mean(axis=1))
+    assert "gpu_forward_us" not in kept.columns
+
+
+def test_slowdown_centre_and_last_arrivals_are_those_of_the_whole_matrix():
+    made = run(*slowed(3, 1.2, 0, None), cv=0.05)
+    scan = scan_run(reader(made)[0], 0, STEPS, budget=SMALL)
+    own = own_time(made.data(), DEFAULT)
+    ratio = np.median(own.work / peer_centre(own.work, own.groups), axis=1)
+    assert np.allclose(scan.slowdown(), ratio, rtol=0.005)
+    last = np.bincount(np.argmax(own.cycle, axis=0), minlength=8) / own.shape[1]
+    assert np.allclose(scan.last_share, last, atol=0.01)
+    assert len(scan.centre_us) == STEPS - DEFAULT.warm_up_steps
+    assert np.median(scan.centre_us) == pytest.approx(np.median(own.work), rel=0.01)
+
+
+def test_a_rank_without_records_stays_unknown():
+    made = run(*slowed(3, 1.5, 1_701, None), missing_ranks=(6,))
+    window, _ = reader(made)
+    scan = scan_run(window, 0, STEPS, budget=SMALL)
+    assert np.isnan(scan.slowdown()[6])
+    assert blamed(diagnose_long(window, 0, STEPS, budget=SMALL)) == {3}
