@@ -6,6 +6,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from starprof.analysis.counters import Counters, numbers
 from starprof.model.rundata import RankInfo, RunData
 
 MAX_CPU = 1 << 16
@@ -58,7 +61,7 @@ class Binding:
 
 def bindings(run: RunData) -> tuple[Binding, ...]:
     """The table for all ranks of a run, in rank order."""
-    maps = {int(node): numa_of_cpus(detail) for node, detail in _details(run)}
+    maps = {node: numa_of_cpus(detail) for node, detail in _details(run)}
     counts = _numa_nodes(run)
     gpus = _gpu_numa(run)
     return tuple(_binding(info, maps.get(info.node, {}), counts.get(info.node), gpus) for info in run.ranks)
@@ -113,19 +116,16 @@ def _details(run: RunData) -> list[tuple[int, str]]:
     nodes = run.nodes
     if "detail" not in nodes or "node" not in nodes:
         return []
-    return [(n, d) for n, d in zip(nodes["node"], nodes["detail"], strict=True) if isinstance(d, str)]
+    pairs = zip(numbers(nodes, "node"), nodes["detail"], strict=True)
+    return [(int(node), detail) for node, detail in pairs if np.isfinite(node) and isinstance(detail, str)]
 
 
 def _numa_nodes(run: RunData) -> dict[int, int]:
-    nodes = run.nodes
-    if "numa_nodes" not in nodes:
-        return {}
-    return {int(n): int(c) for n, c in zip(nodes["node"], nodes["numa_nodes"], strict=True) if c is not None and c == c}
+    nodes, counts = numbers(run.nodes, "node"), numbers(run.nodes, "numa_nodes")
+    known = np.isfinite(nodes) & np.isfinite(counts)
+    return {int(node): int(count) for node, count in zip(nodes[known], counts[known], strict=True)}
 
 
 def _gpu_numa(run: RunData) -> dict[tuple[int, str], int]:
-    gpus = run.samples.get("gpu")
-    if gpus is None or "numa_node" not in gpus:
-        return {}
-    rows = zip(gpus["node"], gpus["uuid"], gpus["numa_node"], strict=True)
-    return {(int(n), str(u)): int(numa) for n, u, numa in rows if numa is not None and numa == numa and numa >= 0}
+    gpus = Counters(run).gpus
+    return {key: int(gpu.numa_node) for key, gpu in gpus.items() if gpu.numa_node >= 0}

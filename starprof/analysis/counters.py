@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from starprof.model.rundata import RunData
 
+LARGEST = 2.0**64
+"""No 64-bit counter is larger: what is was not measured."""
+
 MAX_HOLE_FACTOR = 5.0
 MAX_HOLE_S = 12.0
 
@@ -60,6 +63,18 @@ def growth(times_ns: Floats, values: Floats, start_ns: float, end_ns: float) -> 
     return Growth(float(amount.sum()), float(overlap.sum()) / 1e9)
 
 
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU or MIG instance: its id in the samples, and its facts; NaN or "" = not told."""
+
+    id: int
+    name: str
+    mig_parent: str
+    numa_node: float
+    pcie_gen_max: float
+    pcie_width_max: float
+
+
 class Counters:
     """Look-ups in a run's sample frames, grouped once per table and key."""
 
@@ -76,7 +91,11 @@ class Counters:
         import pandas as pd
 
         frame = self._run.samples.get(table)
-        return pd.DataFrame(columns=list(BY_NAME[table].names)) if frame is None else frame
+        columns = list(BY_NAME[table].names)
+        if frame is None:
+            return pd.DataFrame(columns=columns)
+        # Imported frames may hold only what their format tells.
+        return frame if set(columns) <= set(frame.columns) else frame.reindex(columns=columns)
 
     def series(self, table: str, keys: tuple[str, ...]) -> Mapping[tuple[float, ...], pd.DataFrame]:
         """Rows of a table by key values, each in order of time."""
@@ -108,16 +127,30 @@ class Counters:
         pairs = zip(nodes["node"], nodes["cpus"], strict=True)
         return {int(node): int(cpus) for node, cpus in pairs if cpus == cpus and cpus is not None}
 
+    @cached_property
+    def gpus(self) -> Mapping[tuple[int, str], Gpu]:
+        """The GPUs by node and UUID; the last row of a GPU is valid."""
+        table = self.table("gpu")
+        facts = [numbers(table, name) for name in ("node", "gpu", "numa_node", "pcie_gen_max", "pcie_width_max")]
+        texts = [[v if isinstance(v, str) else "" for v in table[name]] for name in ("uuid", "name", "mig_parent")]
+        return {
+            (int(node), uuid): Gpu(int(gpu), name, parent, numa, generation, lanes)
+            for node, gpu, numa, generation, lanes, uuid, name, parent in zip(*facts, *texts, strict=True)
+            if uuid and np.isfinite((node, gpu)).all()
+        }
+
     def host(self, node: int) -> str:
         """Name of a node."""
         return next((info.host for info in self._run.ranks if info.node == node and info.host), f"node {node}")
 
 
 def numbers(rows: pd.DataFrame, column: str) -> Floats:
-    """A column as floats; NaN where NULL, all NaN where the table has no such column."""
+    """A column as floats; NaN where NULL or absurd, all NaN where the table has no such column."""
     if column not in rows:
         return np.full(len(rows), np.nan)
-    return np.asarray(rows[column].to_numpy(dtype=np.float64, na_value=np.nan))
+    values = np.asarray(rows[column].to_numpy(dtype=np.float64, na_value=np.nan))
+    odd = np.abs(values) > LARGEST
+    return np.where(odd, np.nan, values) if odd.any() else values
 
 
 def _numbers(key: object) -> tuple[float, ...]:

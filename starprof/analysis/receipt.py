@@ -56,7 +56,7 @@ def overhead(run: RunData) -> Overhead:
     if hook is not None and np.isfinite(hook).any():
         step_us = round(float(np.nanmean(hook)) / 1e3, 3)
     agent = run.samples.get("agent_sample")
-    if agent is None or len(agent) == 0:
+    if agent is None or agent["node"].isna().all():
         return Overhead(step_us=step_us)
     rates, memory = [], []
     for _, rows in agent.sort_values("mono_ns", kind="stable").groupby("node"):

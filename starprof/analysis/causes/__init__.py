@@ -55,11 +55,11 @@ MIN_MENTIONED = 0.1
 
 def explain(case: Case) -> Explanation:
     """The cause of a slowness, or `unknown` with what was partly covered."""
-    found = [e for e in (rule(case) for rule in RULES) if e is not None]
-    named = _first_covering(case, found)
+    case = case.thinned()
+    named, found = _tried(case, RULES)
     if named is None:
         return _unknown(case, found)
-    beside = [e.partly for e in found if e is not named and e.partly and e.share >= MIN_MENTIONED and _counts(e)]
+    beside = [e.partly for e in found if e.partly and e.share >= MIN_MENTIONED and _counts(e)]
     if not beside:
         return named
     return replace(named, against=(*named.against, f"Seen as well: {'; '.join(beside)}."))
@@ -67,17 +67,25 @@ def explain(case: Case) -> Explanation:
 
 def explain_by_counters(case: Case) -> Explanation | None:
     """The cause of everybody's slowness, when counters show one."""
-    return _first_covering(case, [e for e in (rule(case) for rule in COUNTER_RULES) if e is not None])
+    return _tried(case.thinned(), COUNTER_RULES)[0]
+
+
+def _tried(case: Case, rules: tuple[Rule, ...]) -> tuple[Explanation | None, list[Explanation]]:
+    """The first cause that covers enough, and those before it that do not."""
+    found: list[Explanation] = []
+    for rule in rules:
+        explanation = rule(case)
+        if explanation is None:
+            continue
+        if explanation.share >= case.settings.min_cause_share and explanation.cause != causes.UNKNOWN:
+            return explanation, found
+        found.append(explanation)
+    return None, found
 
 
 def _counts(explanation: Explanation) -> bool:
     """A cause read from counters; that some phase carries the loss is no rival of them."""
     return explanation.cause not in phase.CAUSES
-
-
-def _first_covering(case: Case, found: list[Explanation]) -> Explanation | None:
-    enough = (e for e in found if e.share >= case.settings.min_cause_share and e.cause != causes.UNKNOWN)
-    return next(enough, None)
 
 
 def _to_record(case: Case) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from starprof.model.rundata import RunData
 
 
-MAX_PEERS = 32
+MAX_PEERS = 12
+MIN_IN_PHASES = 0.1
+"""A rule that explains certain phases looks no further when they carry less of the loss than this."""
 
 COINCIDES = 0.7
 """Certainty of a cause that falls together with the slowness, though its own time was not counted."""
@@ -37,6 +39,7 @@ class Case:
         phases: which spans carry it.
         period: period in steps of a periodic one.
         blamed: all late ranks of the run, no references for others, shape (R,).
+        others: late ranks that are not in `rows` because an even selection of very many stands for all.
         lost_us: per late rank the time that each step lost, shape (S,).
     """
 
@@ -53,11 +56,12 @@ class Case:
     period: int | None
     blamed: Bools
     lost_us: Mapping[int, Floats] = field(default_factory=dict)
+    others: tuple[int, ...] = ()
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """Global ranks."""
-        return tuple(self.own.rank(row) for row in self.rows)
+        return tuple(sorted(self.own.rank(row) for row in (*self.rows, *self.others)))
 
     @property
     def who(self) -> str:
@@ -67,8 +71,13 @@ class Case:
     def peers(self, row: int) -> list[int]:
         """Rows of healthy ranks that a late one is compared with; of very many, an even selection."""
         same = self.own.groups == self.own.groups[row]
-        healthy = np.setdiff1d(np.flatnonzero(same & ~self.blamed), self.rows)
+        healthy = np.setdiff1d(np.flatnonzero(same & ~self.blamed), (*self.rows, *self.others))
         return [int(i) for i in healthy[:: -(-len(healthy) // MAX_PEERS) or 1]]
+
+    def thinned(self) -> Case:
+        """The same with at most `MAX_PEERS` late ranks to look at."""
+        chosen = self.rows[:: -(-len(self.rows) // MAX_PEERS) or 1]
+        return replace(self, rows=chosen, others=tuple(sorted({*self.rows, *self.others} - set(chosen))))
 
     def span_ns(self, row: int) -> tuple[float, float]:
         """The slow window in the clock of the rank's node."""

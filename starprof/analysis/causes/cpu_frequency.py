@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from starprof.analysis.arrays import Bools
-from starprof.analysis.causes.base import Case, Explanation, ms, pct
+from starprof.analysis.causes.base import MIN_IN_PHASES, Case, Explanation, ms, pct
 from starprof.analysis.causes.contrast import NAN, Contrast, gauge, of_most, over_steps
 from starprof.analysis.causes.processes import cpus_of, host_phases
 from starprof.model import causes
@@ -18,6 +18,8 @@ def explain(case: Case) -> Explanation | None:
     """A lower frequency stretches what the CPU does by at most usual/now: compared with what was really lost."""
     if case.phases.total_us <= 0:
         return None
+    if case.phases.share(*host_phases(case)) < MIN_IN_PHASES:
+        return None
     found = of_most(case, [_slowed(case, row) for row in case.rows])
     if not found:
         return None
@@ -28,8 +30,8 @@ def explain(case: Case) -> Explanation | None:
         cause=causes.CPU_FREQUENCY,
         share=share,
         evidence=(
-            f"The CPUs of {case.who} ran at {_ghz(frequency.now)} ({frequency.words(_ghz)}); that explains at most "
-            f"{ms(explained)} of the {ms(case.phases.total_us)} that {case.who} lost per step.",
+            f"The CPUs of {case.who} ran at {_ghz(frequency.now)} ({frequency.words(_ghz)}); that can make "
+            f"a step up to {ms(explained)} longer, {case.who} lost {ms(case.phases.total_us)}.",
         ),
         action=f"Check governor, power profile and temperature of the node of {case.who} (cpupower frequency-info, "
         "turbostat), and its power limits.",

@@ -9,7 +9,7 @@ import numpy as np
 from starprof.analysis.arrays import Bools, Floats
 from starprof.analysis.causes.base import Case
 from starprof.analysis.causes.contrast import NAN, Contrast, OverSteps, gauge, in_steps, over_steps
-from starprof.analysis.counters import numbers
+from starprof.analysis.counters import Gpu, numbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,14 +20,10 @@ BUSY_PCT = 50.0
 COMPUTE_PHASES = ("forward", "backward", "optimizer")
 
 
-def gpu_of(case: Case, row: int) -> pd.Series | None:
-    """The row of table `gpu` of a rank's GPU; None when the UUID is not known: no card is guessed."""
+def gpu_of(case: Case, row: int) -> Gpu | None:
+    """A rank's GPU; None when the UUID is not known: no card is guessed."""
     info = case.own.infos[row]
-    if not info.gpu_uuid:
-        return None
-    table = case.counters.table("gpu")
-    hits = table[(table["node"] == info.node) & (table["uuid"].astype(str) == info.gpu_uuid)]
-    return None if hits.empty else hits.iloc[-1]
+    return case.counters.gpus.get((info.node, info.gpu_uuid)) if info.gpu_uuid else None
 
 
 def samples_of(case: Case, row: int) -> pd.DataFrame | None:
@@ -35,13 +31,9 @@ def samples_of(case: Case, row: int) -> pd.DataFrame | None:
     gpu = gpu_of(case, row)
     if gpu is None:
         return None
-    parent = gpu["mig_parent"]
-    number = gpu["gpu"]
-    if isinstance(parent, str) and parent:
-        table = case.counters.table("gpu")
-        cards = table[(table["node"] == gpu["node"]) & (table["uuid"].astype(str) == parent)]
-        number = cards.iloc[-1]["gpu"] if len(cards) else number
-    return case.counters.series("gpu_sample", ("node", "gpu")).get((float(gpu["node"]), float(number)))
+    node = case.own.infos[row].node
+    card = case.counters.gpus.get((node, gpu.mig_parent), gpu)
+    return case.counters.series("gpu_sample", ("node", "gpu")).get((float(node), float(card.id)))
 
 
 def under_load(rows: pd.DataFrame) -> Bools:
@@ -67,7 +59,7 @@ def _among_alike(case: Case, row: int, measure: OverSteps) -> Contrast:
 
 def _product(case: Case, row: int) -> str:
     gpu = gpu_of(case, row)
-    return "" if gpu is None else str(gpu["name"])
+    return "" if gpu is None else gpu.name
 
 
 def loaded_gauge(case: Case, row: int, column: str, steps: Bools) -> float:

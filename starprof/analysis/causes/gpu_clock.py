@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from starprof.analysis.causes.base import Case, Explanation, ms, pct
+from starprof.analysis.causes.base import MIN_IN_PHASES, Case, Explanation, ms, pct
 from starprof.analysis.causes.contrast import Contrast, of_most
 from starprof.analysis.causes.gpu import compute_share, healthy_compute_us, loaded, reason
 from starprof.model import causes
@@ -39,6 +39,8 @@ class _Slowed:
 
 def explain(case: Case) -> Explanation | None:
     """A clock below the peers' and the rank's own past, with the reason that the GPU gives."""
+    if compute_share(case) < MIN_IN_PHASES:
+        return None
     found = of_most(case, [_slowed(case, row) for row in case.rows])
     if not found or case.phases.total_us <= 0:
         return None
@@ -72,8 +74,8 @@ def _why(case: Case, part: _Slowed, share: float) -> Explanation:
     silent = thermal.now != thermal.now
     lines = (
         f"The GPU of rank {case.own.rank(row)} ran at {part.clock.now:.0f} MHz under load "
-        f"({part.clock.words(_mhz)}); at most {ms(part.explained_us)} of the {ms(case.phases.total_us)} that "
-        f"{case.who} lost per step follow from the clocks.",
+        f"({part.clock.words(_mhz)}); that can make its compute up to {ms(part.explained_us)} per step longer, "
+        f"{case.who} lost {ms(case.phases.total_us)}.",
     )
     if thermal.gained >= MIN_BIT_SHARE or (
         hot and (silent or reason(case, row, HARDWARE_SLOWDOWN).gained >= MIN_BIT_SHARE)

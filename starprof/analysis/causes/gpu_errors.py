@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from starprof.analysis.causes.base import COINCIDES, Case, Explanation, pct
+from starprof.analysis.causes.base import COINCIDES, MIN_IN_PHASES, Case, Explanation, pct
 from starprof.analysis.causes.contrast import Span, of_most, over_span, rate
 from starprof.analysis.causes.gpu import compute_share, samples_of
 from starprof.model import causes
@@ -28,6 +28,8 @@ class _Repaired:
 
 def explain(case: Case) -> Explanation | None:
     """Errors that come all through the slow window and neither before nor at the peers, or a row that was remapped."""
+    if compute_share(case) < MIN_IN_PHASES:
+        return None
     found = of_most(case, [_repaired(case, row) for row in case.rows])
     if not found:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from starprof.analysis.arrays import Bools
-from starprof.analysis.causes.base import COINCIDES, Case, Explanation, pct
+from starprof.analysis.causes.base import COINCIDES, MIN_IN_PHASES, Case, Explanation, pct
 from starprof.analysis.causes.contrast import NAN, Contrast, gauge, in_steps, of_most, over_steps
 from starprof.analysis.causes.gpu import compute_share, samples_of
 from starprof.analysis.counters import numbers
@@ -19,6 +19,8 @@ IDLE_MEMORY_BYTES = 500e6
 
 def explain(case: Case) -> Explanation | None:
     """A foreign process is there while the rank is slow, not before, and not on the peers' GPUs."""
+    if compute_share(case) < MIN_IN_PHASES:
+        return None
     found = of_most(case, [_present(case, row) for row in case.rows])
     if not found:
         return None

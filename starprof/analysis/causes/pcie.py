@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from starprof.analysis.arrays import Bools, Floats
-from starprof.analysis.causes.base import Case, Explanation, ms, pct
+from starprof.analysis.causes.base import MIN_IN_PHASES, Case, Explanation, ms, pct
 from starprof.analysis.causes.contrast import NAN, Contrast, in_steps, of_most, over_steps
 from starprof.analysis.causes.gpu import BUSY_PCT, gpu_of, samples_of
 from starprof.analysis.counters import numbers
@@ -34,6 +34,8 @@ class _Narrow:
 
 def explain(case: Case) -> Explanation | None:
     """Copies take longer in proportion to the link's lost bandwidth."""
+    if case.phases.share(*COPY_PHASES) < MIN_IN_PHASES:
+        return None
     found = of_most(case, [_narrow(case, row) for row in case.rows])
     if not found or case.phases.total_us <= 0:
         return None
@@ -47,8 +49,8 @@ def explain(case: Case) -> Explanation | None:
             f"Under load the PCIe link of the GPU of {case.who} ran at {part.now}, "
             f"{pct(part.bandwidth.now / part.best)} of what GPU and slot can do "
             f"({part.bandwidth.words(_of(part.best))} of it).",
-            f"Copies at that rate explain {ms(explained)} of the {ms(case.phases.total_us)} that {case.who} lost per "
-            f"step; {pct(case.phases.share(*COPY_PHASES))} of the loss lies in host-to-device copies.",
+            f"At that rate copies can take up to {ms(explained)} per step longer, {case.who} lost "
+            f"{ms(case.phases.total_us)}; {pct(case.phases.share(*COPY_PHASES))} of the loss lies in copies.",
         ),
         action=f"Look at the link of the GPU of {case.who} (lspci -vv LnkSta against LnkCap, kernel log for AER "
         "errors), reseat card and riser, and compare the slot and BIOS settings with a peer's.",
@@ -61,7 +63,7 @@ def explain(case: Case) -> Explanation | None:
 
 def _narrow(case: Case, row: int) -> _Narrow | None:
     gpu = gpu_of(case, row)
-    best = NAN if gpu is None else bandwidth(float(gpu["pcie_gen_max"]), float(gpu["pcie_width_max"]))
+    best = NAN if gpu is None else bandwidth(gpu.pcie_gen_max, gpu.pcie_width_max)
     link = over_steps(case, row, lambda r, steps: _under_load(case, r, steps))
     if not link.known:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from starprof.analysis.causes.base import Case, Explanation, ms, pct
+from starprof.analysis.causes.base import MIN_IN_PHASES, Case, Explanation, ms, pct
 from starprof.analysis.causes.contrast import NAN, Contrast, Span, of_most, over_span, rate, share_of
 from starprof.analysis.causes.processes import gained_seconds, node_contrast, node_rate, tree_rate
 from starprof.model import causes
@@ -28,6 +28,8 @@ class _Waiting:
 
 def explain(case: Case) -> Explanation | None:
     """Time in I/O wait rose by as much as the rank is late, and the loss lies where data is awaited."""
+    if case.phases.share(*IO_PHASES) < MIN_IN_PHASES:
+        return None
     found = of_most(case, [_waiting(case, row) for row in case.rows])
     if not found:
         return None

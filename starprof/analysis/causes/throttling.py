@@ -60,8 +60,9 @@ def _of_rank(case: Case, row: int) -> tuple[float, str, float, float] | None:
         seconds = (end - start) / 1e9
         throttled = grown.per_second * seconds / 1e6
         if worst is None or throttled > worst[0]:
-            inside = numbers(rows, "quota_us") / numbers(rows, "period_us")
-            quota = float(np.nanmin(inside)) if np.isfinite(inside).any() else float("nan")
+            quotas, periods = numbers(rows, "quota_us"), numbers(rows, "period_us")
+            limits = (quotas / np.where(periods > 0, periods, np.nan))[quotas > 0]
+            quota = float(np.nanmin(limits)) if np.isfinite(limits).any() else float("nan")
             worst = (throttled, path, quota, _usual(case, row, rows) * seconds)
     return worst
 

@@ -73,11 +73,10 @@ def _gpus(case: WireCase) -> list[_Gpu]:
     """The ranks' GPUs beside their past and the others."""
     found = []
     for row, info in enumerate(case.own.infos):
-        table = case.counters.table("gpu")
-        hits = table[(table["node"] == info.node) & (table["uuid"].astype(str) == str(info.gpu_uuid))]
-        if hits.empty:
+        gpu = case.counters.gpus.get((info.node, str(info.gpu_uuid)))
+        if gpu is None:
             continue
-        rows = case.counters.series("gpu_sample", ("node", "gpu")).get((float(info.node), float(hits.iloc[-1]["gpu"])))
+        rows = case.counters.series("gpu_sample", ("node", "gpu")).get((float(info.node), float(gpu.id)))
         if rows is not None:
             found.append((row, rows, case.windows.slow_ns(row), case.windows.past_ns(row)))
     active = [case.counters.mean(rows, "nvlink_active", *slow) for _, rows, slow, _ in found]
