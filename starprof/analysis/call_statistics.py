@@ -17,7 +17,7 @@ from starprof.analysis.causes.base import ms, pct, rank_names
 from starprof.analysis.matched_calls import late_set
 from starprof.analysis.settings import Settings
 from starprof.model import causes
-from starprof.model.collectives import MUTUAL, UNKNOWN
+from starprof.model.collectives import ALL_TO_ALL, MUTUAL, UNKNOWN
 from starprof.model.ranklists import from_listed
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Cost, Finding, Verdict
@@ -79,9 +79,12 @@ def judge(run: RunData, settings: Settings, empty: Verdict) -> Verdict | None:
     if frame is None or len(frame) == 0:
         return None
     rows = frame[(frame["calls"].astype("Float64").fillna(2) > 1) & frame["dur_us"].notna()]
-    rows = rows[rows["name"].isin(MUTUAL) | (rows["calls"].isna() & (rows["name"] == UNKNOWN))]
     if len(rows) == 0:
         return None
+    # Ranks that exchange less data in an all-to-all are done sooner, which a mean can't tell from coming last.
+    rows = rows[rows["name"].isin(MUTUAL - {ALL_TO_ALL}) | (rows["calls"].isna() & (rows["name"] == UNKNOWN))]
+    if len(rows) == 0:
+        return replace(empty, reason="No statistics of calls in which all ranks wait alike for all others were found.")
     told = run.steps.steps
     known = rows["step"].notna().any()
     empty = replace(empty, steps=(int(told[0]), int(told[-1])) if len(told) and known else None)
@@ -96,6 +99,7 @@ def judge(run: RunData, settings: Settings, empty: Verdict) -> Verdict | None:
         group, late = max(named, key=lambda part: part[0].gap_us(part[1]))
         return _straggler(run, group, late, wall_us, empty)
     doubts = [doubt for _, doubt in found if doubt]
+    doubts += [_few(g) for g in groups if len(g.rows) < g.size]
     if doubts:
         finding = Finding(
             kind="one-off",
@@ -173,9 +177,7 @@ def _suspect(
 ) -> tuple[list[int], str]:
     """Rows that wait least in a group, and why they can't be named; empty when they can (or when nobody is late)."""
     if len(group.rows) < MIN_SEEN * group.size:
-        return [], (
-            f"Only {len(group.rows)} of {group.size} ranks are told of: one of the others may be the last to arrive."
-        )
+        return [], _few(group)
     reference = wall_us or float(group.total_us.max())
     late = group.late(settings.min_cost_share * reference)
     if not late:
@@ -194,6 +196,10 @@ def _suspect(
     if _wait_elsewhere_us(group, late, groups) > MAX_OWN_WAIT * group.lateness_us(late):
         return late, "The ranks that wait least in one group wait for others in another one."
     return late, ""
+
+
+def _few(group: Sums) -> str:
+    return f"Only {len(group.rows)} of {group.size} ranks are told of: one of the others may be the last to arrive."
 
 
 def _next_error(group: Sums, late: list[int]) -> float:
@@ -277,7 +283,7 @@ def _evidence(run: RunData, group: Sums, late: list[int]) -> tuple[str, ...]:
 def _own_time(run: RunData, group: Sums, late: list[int]) -> tuple[str, float, tuple[str, ...]]:
     """Whether the device computed longer or had nothing to do, where the records tell."""
     columns = run.steps.columns
-    if not {"dur_us", "blocked_us", "unaccounted_us"} <= set(columns):
+    if not {"dur_us", "blocked_us", "unaccounted_us"} <= set(columns) or np.isnan(columns["unaccounted_us"]).all():
         return causes.UNKNOWN, 0.0, ()
     idle = np.nansum(columns["unaccounted_us"][group.rows], axis=1)
     busy = np.nansum(columns["dur_us"][group.rows] - columns["blocked_us"][group.rows], axis=1) - idle

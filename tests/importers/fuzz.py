@@ -37,10 +37,15 @@ from starprof.importers.source import Source
 from starprof.model.columns import Type
 from starprof.model.rundata import RunData
 from starprof.model.schema import BY_NAME
+from starprof.store.query import load_run
+from starprof.store.save import save_run
 
 LIMIT_S = 10
 LIMIT_GROWTH_MIB = 400
 """What one input of a few kilobytes may take at most, of memory that the process did not have before."""
+
+SAVED = 0.01
+"""Share of the runs that are also written, read back and judged again."""
 
 MAX_INPUT = 1 << 21
 NUMBERS = (b"0", b"-1", b"1e400", b"-1e308", b"NaN", b"Infinity", b"18446744073709551616", b"9223372036854775807",
@@ -254,6 +259,9 @@ class Fuzzer:
                 if rng.random() < 0.25:
                     self.outcomes["diagnosed"] += 1
                     diagnose(run).to_json()
+                if rng.random() < SAVED:
+                    self.outcomes["kept"] += 1
+                    self._keep(run)
         except InputError as error:
             self.outcomes["refused"] += 1
             if "\n" in str(error) or len(str(error)) > 2000:
@@ -264,6 +272,14 @@ class Fuzzer:
             self._fault(case, name, _where(), files)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _keep(self, run: RunData) -> None:
+        """Write the run and read it back: the verdict must be the same."""
+        file = self.folder.with_name("kept.starprof")
+        file.unlink(missing_ok=True)
+        save_run(run, file)
+        back = diagnose(load_run(file)).to_json()
+        _must(back == diagnose(run).to_json(), "a kept run has another verdict")
 
     def _forced(self, name: str) -> RunData:
         paths = sorted(p for p in self.folder.iterdir() if not p.name.startswith("beside-"))

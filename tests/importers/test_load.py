@@ -215,3 +215,10 @@ def test_every_sample_is_recognised_as_its_format_and_diagnosed(tmp_path, given)
 
 def test_every_format_has_a_sample():
     assert {i.NAME for i in importers()} == {s.format for s in samples()}
+
+
+@pytest.mark.parametrize("given", samples(), ids=lambda s: f"{s.format}-{next(iter(s.files))}")
+def test_kept_run_of_every_format_gives_the_same_verdict(tmp_path, given):
+    run = load([write(tmp_path / "in", given.files)])
+    save_run(run, tmp_path / "run.starprof")
+    assert diagnose(load_run(tmp_path / "run.starprof")).to_json() == diagnose(run).to_json()
