@@ -2,7 +2,7 @@
 
 The series is fitted twice as x[t] = phi x[t - 1] + level + noise, with the change and without it. Drifting noise is
 fitted nearly as well without; a real change is not, because the noise around it does not drift. The figure is the
-likelihood ratio n log(rss_without / rss_with).
+likelihood ratio m log(rss_without / rss_with), m the degrees of freedom that are left.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ def no_drift(values: Floats, shape: Floats) -> bool:
     """Whether a shape (such as a ramp) is there beyond what drifting noise explains."""
     with_it = _rss(values, np.column_stack([np.ones(len(values)), shape]))
     without = _rss(values, np.ones((len(values), 1)))
-    return _likelihood(len(values), without, with_it) >= LIKELIHOOD_BAR
+    return _likelihood(len(values) - 3, without, with_it) >= LIKELIHOOD_BAR
 
 
 def _ratio(values: Floats, parts: list[Segment], cut: int) -> float:
     """Likelihood ratio of the change between parts[cut - 1] and parts[cut]."""
     whole = _rss(values, _columns(len(values), [p.start for p in parts]))
     joined = _rss(values, _columns(len(values), [p.start for i, p in enumerate(parts) if i != cut]))
-    return _likelihood(len(values), joined, whole)
+    return _likelihood(len(values) - 2 * len(parts), joined, whole)
 
 
-def _likelihood(n: int, without: float, with_it: float) -> float:
-    return float(n * np.log(max(without, 1e-300) / max(with_it, 1e-300)))
+def _likelihood(freedom: int, without: float, with_it: float) -> float:
+    return float(freedom * np.log(max(without, 1e-300) / max(with_it, 1e-300)))
 
 
 def _columns(n: int, starts: list[int]) -> Floats:

@@ -24,7 +24,7 @@ LOCAL_WINDOW = 9
 MIN_LEVEL_RECORDS = 5
 MIN_SPIKE = float(np.log(1.2))
 SPIKE_SIGMAS = 6.0
-FEW_RECORDS = 3.0
+FEW_RECORDS = 4.0
 LOWER_TAIL_FACTOR = 1.5
 """Noise that throws records this far down throws them up as well: a spike must be this much higher."""
 LOWER_TAIL_SHARE = 0.005

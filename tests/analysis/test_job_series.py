@@ -212,3 +212,10 @@ def test_step_records_of_ranks_are_for_others_to_judge():
     run = job_run(noise(100))
     run.info["timing"] = None
     assert "one series" not in diagnose(run).reason
+
+
+def test_noise_that_drifts_and_jumps_about_is_no_slowdown():
+    recipes = [(n, cv, ar1) for n in (20, 60, 150, 600) for cv in (0.01, 0.05, 0.2) for ar1 in (0.0, 0.5, 0.9)]
+    verdicts = [judged(noise(n, cv, ar1, seed=i)) for i, (n, cv, ar1) in enumerate(recipes)]
+    assert [v.verdict for v in verdicts] == ["none"] * len(recipes)
+    assert not any(v.findings for v in verdicts)
