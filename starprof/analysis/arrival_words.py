@@ -8,7 +8,7 @@ import numpy as np
 
 from starprof.analysis.arrays import Floats
 from starprof.analysis.causes.base import ms, pct, rank_names
-from starprof.analysis.matched_calls import Group, Matched
+from starprof.analysis.matched_calls import Matched
 from starprof.model import causes
 from starprof.model.collectives import MUTUAL
 from starprof.model.rundata import RunData
@@ -24,6 +24,10 @@ VICTIM = "The ranks that arrive last wait for others themselves."
 NOT_TOGETHER = (
     "The calls don't end at the same moment on all ranks: they may not be the same collectives, so who waited for whom "
     "can't be told."
+)
+UNEVEN = (
+    "The ranks with the shortest calls come last in all-to-all calls only, and may just have less data to exchange: "
+    "whether the others wait for them can't be told."
 )
 MOVING = "Ranks are late in turn, but over too few steps to tell whether it is always another one."
 NEXT_CAUSE = "To find out why, record the job with `starprof record`: traces hold no counters of its hosts and devices."
@@ -62,12 +66,14 @@ def obstacle(run: RunData, matched: Matched) -> str:
     return "No two ranks took part in the same collectives: there is nothing to compare."
 
 
-def few_seen(group: Group) -> str:
-    """Too few members of a group have records."""
-    return (
-        f"Only {len(group.rows)} of {group.size} ranks left a trace: one of the others may be the last to arrive; "
-        "add their traces."
-    )
+def few_seen(seen: int, size: int) -> str:
+    """Members of a group have no records."""
+    return f"Only {seen} of {size} ranks left a trace: one of the others may be the last to arrive; add their traces."
+
+
+def world_size(run: RunData) -> int:
+    """Ranks of the job as far as the traces tell, 0 if they don't."""
+    return max((int(s) for i in run.ranks if isinstance(s := i.detail.get("world_size"), int)), default=0)
 
 
 def few_steps(steps: int, needed: int) -> str:
@@ -198,8 +204,8 @@ def rotating_reason(share: float) -> str:
 
 def next_record(run: RunData, matched: Matched) -> str:
     """What to record for an answer."""
-    sizes = [int(s) for i in run.ranks if isinstance(s := i.detail.get("world_size"), int)]
-    missing = f" of all {max(sizes)} ranks" if sizes and max(sizes) > len(run.ranks) else ""
+    size = world_size(run)
+    missing = f" of all {size} ranks" if size > len(run.ranks) else ""
     if len(matched.steps):
         return (
             f"Trace more steps{missing}: torch.profiler.schedule(wait=5, warmup=2, active=20), or record the job with "

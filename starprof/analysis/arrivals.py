@@ -18,7 +18,7 @@ from starprof.analysis.arrays import Floats, Ints
 from starprof.analysis.matched_calls import Group, Matched, held_up_us, is_last, late_set, match_calls
 from starprof.analysis.peers import median_of_others
 from starprof.analysis.settings import Settings
-from starprof.model.collectives import MUTUAL
+from starprof.model.collectives import MUTUAL, SEND_RECV
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Cost, Finding, Verdict
 
@@ -30,6 +30,8 @@ MIN_SEEN = 0.75
 """Share of a group's members whose traces must be there."""
 FALSE_ALARM = 5e-3
 """Probability that ranks which are late in turn make one of them pass, over all groups and sets of ranks."""
+MAX_UNEVEN = 0.5
+"""Share of the lateness from which on calls with different amounts of data must be shown to end at once."""
 MAX_OWN_WAIT = 0.5
 """Who waits elsewhere for this share of its lateness is late because of others."""
 
@@ -85,8 +87,15 @@ def judge(run: RunData, settings: Settings, empty: Verdict) -> Verdict | None:
 
 
 def _steps_tell_more(run: RunData, settings: Settings) -> bool:
-    """There are enough steps, divided into waiting and the phases of the rank's own work."""
-    columns = run.steps.columns
+    """There are enough steps, divided into waiting and the phases of the rank's own work.
+
+    Who waits for whom must be plain then: all ranks for all others.
+    """
+    columns, calls = run.steps.columns, run.collectives
+    if calls is not None and (
+        len(calls[["group_name", "ranks"]].drop_duplicates()) > 1 or (calls["name"] == SEND_RECV).any()
+    ):
+        return False
     if "blocked_us" not in columns or not ({"forward_us", "backward_us"} & set(columns)):
         return False
     recorded = np.isfinite(columns["blocked_us"]).sum(axis=1)
@@ -138,7 +147,7 @@ def _doubt(suspect: Suspect, suspects: list[Suspect], matched: Matched, tests: i
     """Why a suspect can't be named; empty when it can."""
     group = suspect.group
     if len(group.rows) < MIN_SEEN * group.size:
-        return words.few_seen(group)
+        return words.few_seen(len(group.rows), group.size)
     if len(matched.steps) and len(suspect.held_up_us) < MIN_STEPS:
         return words.few_steps(len(suspect.held_up_us), MIN_STEPS)
     if not len(matched.steps) and matched.units < MIN_BLOCKS:
@@ -149,6 +158,8 @@ def _doubt(suspect: Suspect, suspects: list[Suspect], matched: Matched, tests: i
         return words.by_chance(suspect.last, len(suspect.held_up_us), len(matched.steps) > 0)
     if not group.end_together(suspect.late):
         return words.NOT_TOGETHER
+    if group.uneven_share(suspect.late) > MAX_UNEVEN and not group.end_together(suspect.late, one_clock=True):
+        return words.UNEVEN
     late_there = {id(s.group) for s in suspects if set(s.rows.tolist()) & set(suspect.rows.tolist())}
     if _wait_elsewhere_us(suspect, matched, late_there) > MAX_OWN_WAIT * suspect.lateness_us:
         return words.VICTIM
@@ -200,7 +211,7 @@ def _nobody(
     """Nobody is named: because nobody is late, because it changes, or because it can't be told."""
     units = matched.units
     enough = (units >= MIN_STEPS if len(matched.steps) else units >= MIN_BLOCKS) and matched.calls >= MIN_CALLS
-    seen = all(len(g.rows) >= MIN_SEEN * g.size for g in matched.groups)
+    seen = all(len(g.rows) == g.size for g in matched.groups) and words.world_size(run) <= len(run.ranks)
     doubts = [s.doubt for s in suspects if s.doubt not in {words.NOT_PERSISTENT, words.VICTIM}]
     moving = max(_moving_us(g) for g in matched.groups) / unit_us
     counts = words.counts(run, matched)
@@ -210,7 +221,7 @@ def _nobody(
         if matched.units >= MIN_BLOCKS:
             return _rotating(run, matched, moving, unit_us, counts, empty)
         doubts = [words.MOVING]
-    reason = doubts[0] if doubts else _too_little(matched, seen)
+    reason = doubts[0] if doubts else _too_little(run, matched, seen)
     finding = Finding(
         kind="one-off",
         cause="unknown",
@@ -220,9 +231,11 @@ def _nobody(
     return replace(empty, reason=f"{reason} {counts}", findings=(finding,))
 
 
-def _too_little(matched: Matched, seen: bool) -> str:
+def _too_little(run: RunData, matched: Matched, seen: bool) -> str:
     if not seen:
-        return words.few_seen(min(matched.groups, key=lambda g: len(g.rows) / g.size))
+        least = min(matched.groups, key=lambda g: len(g.rows) / g.size)
+        partly = len(least.rows) < least.size
+        return words.few_seen(*((len(least.rows), least.size) if partly else (len(run.ranks), words.world_size(run))))
     if len(matched.steps) and matched.units < MIN_STEPS:
         return words.few_steps(matched.units, MIN_STEPS)
     return words.few_calls(matched.calls)

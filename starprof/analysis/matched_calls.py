@@ -15,7 +15,7 @@ import pandas as pd
 
 from starprof.analysis.arrays import Bools, Floats, Ints
 from starprof.analysis.peers import median_of_others
-from starprof.model.collectives import MUTUAL, SEND_RECV
+from starprof.model.collectives import ALL_TO_ALL, MUTUAL, SEND_RECV
 from starprof.model.ranklists import from_listed
 
 CALLS_PER_BLOCK = 10
@@ -80,21 +80,38 @@ class Group:
         waited: Floats = self.dur_us - self.dur_us.min(axis=0)
         return waited
 
-    def end_together(self, members: list[int]) -> bool:
-        """Whether calls at which others waited for these rows end for all ranks at once, constant offsets aside.
+    def end_together(self, members: list[int], *, one_clock: bool = False) -> bool:
+        """Whether calls at which others waited for these rows end for all ranks at once.
 
-        If they don't, the calls were not one collective, and who waited for whom can't be told. True without starts.
+        If they don't, the calls were not one collective, and who waited for whom can't be told.
+
+        Args:
+            members: rows of the group.
+            one_clock: compare the ends as they are; otherwise aside from a constant offset of each rank's clock, and
+                True where starts are not told.
         """
         ends = self.start_us + self.dur_us
         if np.isnan(ends).any():
-            return True
+            return not one_clock
         ends = ends - np.median(ends, axis=0)
-        ends -= np.median(ends, axis=1, keepdims=True)
+        if not one_clock:
+            ends -= np.median(ends, axis=1, keepdims=True)
         off = np.median(np.abs(ends), axis=0) + np.abs(ends[members]).max(axis=0)
-        gap = median_of_others(self.dur_us)[members].max(axis=0) - self.dur_us[members].min(axis=0)
-        weight = np.clip(gap, 0.0, None)
+        gap = self._gap_us(members)
         agreeing = off <= MAX_SPREAD_OF_ENDS * gap
-        return bool(weight[agreeing].sum() >= MAX_SPREAD_OF_ENDS * weight.sum())
+        return bool(gap[agreeing].sum() >= MAX_SPREAD_OF_ENDS * gap.sum())
+
+    def uneven_share(self, members: list[int]) -> float:
+        """Share of the lateness of these rows that calls carry in which ranks may exchange different amounts."""
+        gap = self._gap_us(members)
+        uneven = np.array([kind == ALL_TO_ALL for kind in self.kinds])
+        return float(gap[uneven].sum() / gap.sum()) if gap.sum() > 0 else 0.0
+
+    def _gap_us(self, members: list[int]) -> Floats:
+        """How much less than others these rows are in each call, shape (C,)."""
+        others = median_of_others(self.dur_us)[members].max(axis=0)
+        gap: Floats = np.clip(others - self.dur_us[members].min(axis=0), 0.0, None)
+        return gap
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,37 @@ def test_calls_that_do_not_end_together_are_no_ground_for_blame(tmp_path):
     assert "don't end at the same moment" in verdict.reason
 
 
+def with_all_to_alls(traces, change=lambda rank, event: None):
+    for rank, trace in traces.items():
+        for event in trace["traceEvents"]:
+            if event["name"].startswith("nccl") and event["cat"] == "kernel":
+                event["args"]["Collective name"] = "all_to_allv"
+                change(rank, event)
+    return traces
+
+
+def test_a_rank_with_less_to_exchange_is_not_taken_for_the_last_to_arrive(tmp_path):
+    def cold_expert(rank, event):
+        if rank == 2:
+            event["dur"] -= 150.0
+
+    traces = with_all_to_alls(Job(steps=12, transfer_us=400.0).traces(), cold_expert)
+    verdict = diagnose(load([write(tmp_path / "job", traces)]))
+    assert not blamed(verdict)
+    assert "less data to exchange" in verdict.reason
+
+
+def test_a_rank_that_is_late_at_all_to_alls_is_named_where_they_end_at_once(tmp_path):
+    traces = with_all_to_alls(Job(steps=12, late=late_rank(2, 200)).traces())
+    assert blamed(diagnose(load([write(tmp_path / "job", traces)]))) == [2]
+
+
+def test_where_nobody_is_late_but_a_trace_is_missing_the_missing_rank_may_be(tmp_path):
+    verdict = verdict_on(tmp_path, Job(world=8), only=set(range(7)))
+    assert verdict.verdict == "inconclusive"
+    assert "Only 7 of 8 ranks" in verdict.reason
+
+
 def test_pipeline_schedules_are_not_taken_for_stragglers(tmp_path):
     traces = Job(world=4, steps=12, calls=5, late=late_rank(3, 400)).traces()
     for trace in traces.values():

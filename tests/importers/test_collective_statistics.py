@@ -81,6 +81,11 @@ def test_the_root_of_broadcasts_is_not_taken_for_the_last_to_arrive(tmp_path):
     assert not blamed(verdict)
 
 
+def test_all_to_alls_may_differ_by_their_data_and_name_nobody(tmp_path):
+    verdict = diagnose(load([summary(tmp_path, [100, 45_000, 48_000, 47_000], name="all_to_allv")]))
+    assert verdict.verdict == "inconclusive"
+
+
 def test_few_ranks_of_a_large_group_name_nobody(tmp_path):
     verdict = diagnose(load([summary(tmp_path, [50_000, 12_000], members=list(range(16)))]))
     assert not blamed(verdict)
