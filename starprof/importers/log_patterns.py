@@ -80,6 +80,16 @@ FORMS: tuple[Form, ...] = (
         time=((_re(r"\b(NUM) sec/step"), 1e6),),
     ),
     Form(
+        "MaxText",
+        _re(r"\bcompleted step: (?P<step>\d{1,12}), seconds:"),
+        time=((_re(r"\bseconds: (NUM)"), 1e6),),
+    ),
+    Form(
+        "fairseq",
+        _re(r"\bnum_updates[\"']?[=:]\s*[\"']?(?P<step>\d{1,12})"),
+        rate=(_re(r"\bups[\"']?[=:]\s*[\"']?(NUM)"),),
+    ),
+    Form(
         "MMEngine",
         _re(rf"\b(?:Epoch ?\(train\)|Epoch)\s*\[(?P<epoch>\d{{1,9}})\]\s*\[\s*{_OF}\]"),
         time=((_re(r"\b[Tt]ime:?\s+(NUM)"), 1e6),),

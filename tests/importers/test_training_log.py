@@ -97,6 +97,15 @@ FORMS = {
         f"step {s:05}/21400 (0.05%) | loss: 9.1 | lrm: 1.00 | dt: {1500 + s:.2f}ms | tok/sec: 1,234 | mfu: 45.1"
         for s in (10, 20, 30)
     ],
+    "maxtext": [
+        f"completed step: {s}, seconds: {1.5 + s / 1000}, TFLOP/s/device: 180.1, Tokens/s/device: 1602, loss: 9.1"
+        for s in (10, 20, 30)
+    ],
+    "fairseq": [
+        f"2024-01-01 10:00:00 | INFO | train_inner | epoch 001: {s} / 5000 loss=9.1, wps=1000, "
+        f"ups={1000 / (1500 + s):.9f}, bsz=32, num_updates={s}, lr=0.01, train_wall=80, wall=90"
+        for s in (10, 20, 30)
+    ],
     "key and value": [f"INFO step={s} loss=1.2 step_time={1.5 + s / 1000}s" for s in (10, 20, 30)],
     "json lines": [f'{{"step": {s}, "loss": 1.2, "step_time_ms": {1500 + s}}}' for s in (10, 20, 30)],
     "s/it": [f"[train] iteration {s} loss 1.2 ({1.5 + s / 1000} s/it)" for s in (10, 20, 30)],
