@@ -68,13 +68,15 @@ def _with(run: RunData, other: RunData, words: list[str]) -> RunData:
     added = pd.DataFrame(rows, columns=list(NODE.names)) if rows else None
     samples = _samples(run, other, number, shift or 0, kind, words)
     events = _moved(other.events, number, shift or 0)
+    missing = other.unavailable[other.unavailable["source"] != "steps"]
+    missing = missing.assign(source=[f"{kind}: {what}" for what in missing["source"]])
     return replace(
         run,
         ranks=_with_gpus(run, other, nodes, samples, words),
         samples=samples,
         events=_joined(run.events, events),
         nodes=_joined(run.nodes, added),
-        unavailable=_joined(run.unavailable, other.unavailable[other.unavailable["source"] != "steps"]),
+        unavailable=_joined(run.unavailable, missing),
     )
 
 

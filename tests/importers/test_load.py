@@ -101,6 +101,13 @@ def test_stamps_without_zone_lie_on_stamps_without_zone_and_that_is_said(source)
     assert any("taken to be the same" in w for w in words)
 
 
+def test_zone_that_metrics_lack_is_not_taken_for_one_that_the_steps_lack(source):
+    run, words = with_metrics(steps(), [smi(source), dcgm(source)])
+    assert [r.gpu_uuid for r in run.ranks] == [f"GPU-n1-{g}" for g in range(4)]
+    assert sum("time zone" in w for w in words) == 1
+    assert "nvidia-smi: time zone" in run.unavailable["source"].tolist()
+
+
 @pytest.mark.parametrize(
     ("made", "said"),
     [
