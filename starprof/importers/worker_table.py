@@ -24,6 +24,9 @@ MAX_WORKERS = 100_000
 MAX_CELLS = 50_000_000
 MAX_NUMBER = 2**31
 MAX_US = 1e15
+MAX_RATIO = 1e9
+MAX_STEP = 2.0**53
+MAX_SECONDS = 9e9
 CONFLICTS = 0.01
 SAME = 1e-6
 SAME_TIMES = 0.5
@@ -196,6 +199,11 @@ def _usable(where: str, records: Records) -> Records:
     factor = UNITS_US[records.unit] if records.unit else 1.0
     if float(records.values[kept].max()) * factor > MAX_US:
         raise InputError(f"{where}: {records.value_name} has times of more than 30 years: is that column a time?")
+    if float(records.values[kept].max() / records.values[kept].min()) > MAX_RATIO:
+        raise InputError(
+            f"{where}: the times in {records.value_name} differ by more than {MAX_RATIO:g} times: one unit?"
+        )
+    _check_places(where, records, kept)
     used, index = np.unique(records.worker[kept], return_inverse=True)
     if len(used) > MAX_WORKERS:
         raise InputError(f"{where}: {len(used)} different workers are more than can be true")
@@ -209,6 +217,17 @@ def _usable(where: str, records: Records) -> Records:
             "spans": {name: values[kept] for name, values in records.spans.items()},
         }
     )
+
+
+def _check_places(where: str, records: Records, kept: NDArray[np.bool_]) -> None:
+    """Steps and moments must be such as can be counted with."""
+    if records.at_kind is None:
+        return
+    low, high = float(records.at[kept].min()), float(records.at[kept].max())
+    if records.at_kind == STEP_INDEX and max(-low, high) > MAX_STEP:
+        raise InputError(f"{where}: {records.at_name} has numbers that are no steps")
+    if records.at_kind == CLOCK_INDEX and (low < 0 or high > MAX_SECONDS):
+        raise InputError(f"{where}: {records.at_name} holds no times: it reaches from {low:g} to {high:g} s")
 
 
 def _grid(records: Records) -> tuple[Ints, Ints]:

@@ -47,7 +47,8 @@ class Finding:
         cause_share: share of the slowdown that the evidence for the cause covers, 0..1; a cause is only named
             from 0.8 on, below it is "unknown" and `evidence` says what was partly covered.
         onset_interval: first and last step between which the onset lies.
-        slowdown: job step time with the fault over without it (1.0 = none).
+        slowdown: job step time with the fault over without it (1.0 = none); where nobody waits for others, the named
+            ranks' own.
         cost_seconds: wall seconds of the job that it is answerable for. Where findings overlap in time, the loss is
             shared between them (Shapley value of removing them), so that costs add up and nothing counts twice.
         next: what to record or try next when the answer is not complete, else "".

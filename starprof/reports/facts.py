@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from starprof.model import events
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Finding, Verdict
+from starprof.reports import words
 
 Matrix = NDArray[np.float64]
 TROUBLE = (
@@ -46,6 +47,8 @@ def column(run: RunData, name: str) -> Matrix:
 
 def own_us(run: RunData) -> Matrix:
     """Time a rank spends itself: step minus its time in collectives, shape (R, S)."""
+    if run.info.get("timing") == "own":  # waiting is left out already
+        return column(run, "dur_us")
     return column(run, "dur_us") - column(run, "blocked_us")
 
 
@@ -68,15 +71,29 @@ def total_seconds(run: RunData, verdict: Verdict) -> float:
     """Wall time of the steps looked at; NaN without steps.
 
     It is the time of which `verdict.cost` is a share, so that no sentence contradicts itself; where nothing was
-    lost, the sum of the median rank's step times.
+    lost, the sum of the median rank's step times. Where the source told no unit there are no seconds.
     """
-    if verdict.cost.share > 0:
+    if verdict.cost.share > 0 and (verdict.cost.seconds > 0 or not source_units(run)):
         return verdict.cost.seconds / verdict.cost.share
+    if source_units(run):
+        return float("nan")
     duration = column(run, "dur_us")
     if not duration.size:
         return float("nan")
     with quiet():
         return float(np.nansum(np.nanmedian(duration, axis=0)) / 1e6)
+
+
+def source_units(run: RunData) -> float:
+    """What step times are multiples of, when their source told no unit; 0 when they are microseconds."""
+    told = [rank.detail for rank in run.ranks if rank.detail.get("unit") == "arbitrary"]
+    return float(told[0].get("scale") or 1.0) if told else 0.0
+
+
+def duration(run: RunData, us: float) -> str:
+    """A step time in words: milliseconds, or a bare number as it stands in a source without units."""
+    scale = source_units(run)
+    return words.milliseconds(us) if not scale else words.UNKNOWN if us != us else f"{us / scale:.4g}"
 
 
 def step_us(run: RunData) -> float:

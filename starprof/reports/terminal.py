@@ -130,7 +130,7 @@ def _ranks(out: _Lines, run: RunData, verdict: Verdict) -> None:
     for row in rows:
         rank = run.ranks[row]
         values = (medians.step[row], medians.own[row], medians.arrival[row], medians.blocked[row])
-        cells = " ".join(f"{words.milliseconds(value):>10}" for value in values)
+        cells = " ".join(f"{facts.duration(run, value):>10}" for value in values)
         mark = " <- culprit" if row in culprits else ""
         out.row(f"{rank.rank:>6} {'n' + str(rank.node):>5} {cells}{mark}", *([BOLD, RED] if row in culprits else []))
     if left_out:

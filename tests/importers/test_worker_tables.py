@@ -188,9 +188,12 @@ def test_two_different_times_of_one_worker_in_one_step_are_refused(tmp_path):
         "worker,time,dur_ms\n0,1,\n1,1,abc\n",
         "worker,time,dur_ms\n0,1,0\n1,1,0\n",
         "worker,time,dur_ms\n0,1,1e300\n1,1,1e300\n",
+        "worker,time,dur_ms\n0,1,1e-9\n1,1,1e9\n",
+        "rank,step,dur_ms\n0,-9223372036854775808,5\n1,2,5\n",
+        "rank,time,dur_ms\n0,-5,5\n1,2,5\n",
         "rank,step,dur_ms\n" + "0,1,5\n" * 3 + "0,1,9\n" * 3,
     ],
-    ids=["negative", "no numbers", "zeros", "huge", "twice"],
+    ids=["negative", "no numbers", "zeros", "huge", "units mixed", "no steps", "negative moments", "twice"],
 )
 def test_times_that_can_not_be_are_one_clear_line(tmp_path, content):
     with pytest.raises(InputError) as error:

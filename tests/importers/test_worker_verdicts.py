@@ -1,11 +1,14 @@
 """Verdicts on workers that do not wait for each other: who changed, who was always slow, and who is only different."""
 
+import re
+
 import numpy as np
 import pytest
 from worker_fleets import blamed, fleet, loaded, long_table, said, synchronous, verdict, wide_table
 
 from starprof.analysis import diagnose
 from starprof.importers.load import load
+from starprof.reports import terminal
 from starprof.store.query import load_run
 from starprof.store.save import save_run
 
@@ -183,3 +186,11 @@ def test_public_job_4_jumps_late(public_data):
 def loaded_from(path):
 
     return load([str(path)])
+
+
+def test_the_terminal_shows_times_without_a_unit_as_they_stand_in_the_file(tmp_path):
+    values = slowed(fleet(6, 100, base=400.0, spread=0.0, cv=0.001), [2], 2.0)
+    run = loaded(tmp_path, wide_table(values))
+    shown = terminal.render(run, diagnose(run), terminal.Terminal(width=100, color=False, encoding="utf-8"))
+    assert re.search(r"2 +n0 +80\d(\.\d)? +80\d", shown)
+    assert " ms" not in shown

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from starprof.reports import words
+from starprof.reports.facts import duration
 from starprof.reports.markup import Section, facts, table
 from starprof.reports.material import Material
 
@@ -118,7 +119,7 @@ def _ranks(material: Material) -> str:
                 " ".join(part for part in (rank.device, rank.gpu_uuid) if part),
                 rank.cpus or "",
                 " ".join(f"{name} {value}" for name, value in rank.role.items()),
-                *(words.milliseconds(value) for value in values),
+                *(duration(material.run, value) for value in values),
                 f"{medians.records[at]:,}",
                 "culprit" if at in material.culprits else "",
             )
