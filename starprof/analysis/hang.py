@@ -81,6 +81,9 @@ def _missing(run: RunData, found: Waits) -> Finding:
     others = tuple(sorted(set(found.waiting) - shown))
     if others:
         lines.append(f"{rank_names(others).capitalize()} {_wait(others)} in other calls, in the end for the same.")
+    hosts = _hosts(run, found.missing)
+    if len(found.missing) > 1 and len(hosts) == 1 and _all_told(run, found.missing):
+        lines.append(f"All of them are on {hosts[0]}.")
     lines += [_unknown(found.suspects)] if found.suspects else []
     lines += [_stale(found)] if found.stale else []
     doubt = found.suspects or found.stale or set(found.missing) - {r for _, ranks in told for r in ranks}
@@ -89,7 +92,7 @@ def _missing(run: RunData, found: Waits) -> Finding:
         kind="one-off",
         cause=causes.MISSING_COLLECTIVE,
         ranks=found.missing,
-        nodes=_hosts(run, found.missing),
+        nodes=hosts,
         cause_share=1.0,
         confidence=FAIRLY_SURE if doubt else SURE,
         onset_step=step,
@@ -231,6 +234,10 @@ def _stale(found: Waits) -> str:
 def _hosts(run: RunData, ranks: tuple[int, ...]) -> tuple[str, ...]:
     names = {info.rank: info.host for info in run.ranks}
     return tuple(sorted({names[rank] for rank in ranks if names.get(rank)}))
+
+
+def _all_told(run: RunData, ranks: tuple[int, ...]) -> bool:
+    return set(ranks) <= {info.rank for info in run.ranks if info.host}
 
 
 def _who(run: RunData, ranks: tuple[int, ...]) -> str:

@@ -51,23 +51,36 @@ def mismatches(collectives: pd.DataFrame) -> tuple[Mismatch, ...]:
         }
     )
     keys = ["group", "sequence"]
-    seen = frame.groupby(keys, sort=False).agg(
+    varied = frame.groupby(keys, sort=False).agg(
         names=("name", "nunique"), sizes=("bytes", "nunique"), pending=("pending", "any")
     )
-    bad = seen[((seen["names"] > 1) | (seen["sizes"] > 1)) & seen["pending"]].reset_index()
-    first = bad.groupby("group", sort=False)["sequence"].min().reset_index()
-    parts = frame.merge(first, on=keys)
-    return tuple(_mismatch(part) for _, part in parts.groupby(keys, sort=False))
+    bad = varied[((varied["names"] > 1) | (varied["sizes"] > 1)) & varied["pending"]].reset_index()
+    parts = frame.merge(bad[keys], on=keys).sort_values("sequence", kind="stable")
+    found: dict[str, Mismatch] = {}
+    for _, part in parts.groupby(keys, sort=False):
+        wrong = _mismatch(part)
+        if wrong is not None:
+            found.setdefault(wrong.group, wrong)
+    return tuple(found.values())
 
 
-def _mismatch(part: pd.DataFrame) -> Mismatch:
-    by_name = part["name"].nunique() > 1
+def _mismatch(part: pd.DataFrame) -> Mismatch | None:
+    """What the members called, all calls of one number; None when all did the same after all.
+
+    Calls that are launched as one share their number: a rank may have several, and then has to have the same ones.
+    """
+    calls: dict[int, list[tuple[str, float]]] = {}
+    for rank, name, size in zip(part["rank"].tolist(), part["name"], part["bytes"].tolist(), strict=True):
+        calls.setdefault(rank, []).append((str(name), -1.0 if size != size else size))
+    by_name = len({tuple(sorted({name for name, _ in own})) for own in calls.values()}) > 1
     made: dict[str, list[int]] = {}
-    for name, size, rank in zip(part["name"], part["bytes"], part["rank"].tolist(), strict=True):
-        told = str(name) if by_name or size != size else f"{name} of {int(size)} bytes"
-        made.setdefault(told, []).append(rank)
+    for rank, own in calls.items():
+        words = sorted({name if by_name or size < 0 else f"{name} of {int(size)} bytes" for name, size in own})
+        made.setdefault(" and ".join(words), []).append(rank)
+    if len(made) < 2:
+        return None
     ordered = sorted(made.items(), key=lambda item: (-len(item[1]), item[0]))
     first = part.iloc[0]
     return Mismatch(
-        str(first["group"]), int(first["sequence"]), tuple((what, tuple(sorted(set(ranks)))) for what, ranks in ordered)
+        str(first["group"]), int(first["sequence"]), tuple((what, tuple(sorted(ranks))) for what, ranks in ordered)
     )

@@ -15,12 +15,12 @@ from typing import Any
 
 from starprof.errors import InputError
 
-MAX_OBJECTS = 20_000_000
+MAX_OBJECTS = 10_000_000
 MAX_MARKS = 1000
 MAX_NUMBER_BYTES = 64
 """Longer integers are no counters."""
 
-_SCALARS = (str, int, float, bytes, type(None))
+_SCALARS = frozenset({str, int, bool, float, bytes, type(None)})
 
 
 def read_pickle(data: bytes, name: str, max_objects: int = MAX_OBJECTS) -> Any:
@@ -56,18 +56,56 @@ class _Machine:
         self.memo: dict[int, Any] = {}
 
     def run(self) -> Any:
-        data, steps = self.data, _STEPS
+        """Run to the end. Nearly all instructions of a dump are the few that are written out here, for their speed."""
+        data, memo, steps, from_bytes = self.data, self.memo, _STEPS, int.from_bytes
+        at, stack, left = self.at, self.stack, self.left
         while True:
-            code = data[self.at]
-            self.at += 1
-            if code == _STOP:
-                if self.outer:
-                    raise ValueError("marks left")
-                return self.stack.pop()
-            step = steps[code]
-            if step is None:
-                raise InputError(f"{self.name} is no plain data: its pickle has the instruction {_name(code)}")
-            step(self)
+            code = data[at]
+            at += 1
+            if code == _BINGET:
+                stack.append(memo[data[at]])
+                at += 1
+            elif code == _LONG_BINGET:
+                stack.append(memo[from_bytes(data[at : at + 4], "little")])
+                at += 4
+            elif code == _BINPUT:
+                memo[data[at]] = stack[-1]
+                at += 1
+                continue
+            elif code == _MEMOIZE:
+                memo[len(memo)] = stack[-1]
+                continue
+            elif code == _BININT1:
+                stack.append(data[at])
+                at += 1
+            elif code in (_SHORT_BINUNICODE, _BINUNICODE):
+                begin = at + (1 if code == _SHORT_BINUNICODE else 4)
+                end = begin + from_bytes(data[at:begin], "little")
+                if end > len(data):
+                    raise IndexError(end)
+                stack.append(data[begin:end].decode("utf-8", "surrogatepass"))
+                at = end
+            else:
+                self.at, self.left = at, left
+                if code == _STOP:
+                    return self._result()
+                step = steps[code]
+                if step is None:
+                    raise InputError(f"{self.name} is no plain data: its pickle has the instruction {_name(code)}")
+                step(self)
+                at, stack, left = self.at, self.stack, self.left
+                continue
+            left -= 1
+            if left < 0:
+                self._too_much()
+
+    def _result(self) -> Any:
+        if self.outer:
+            raise ValueError("marks left")
+        return self.stack.pop()
+
+    def _too_much(self) -> None:
+        raise InputError(f"{self.name} holds more than can be true of a dump")
 
     def take(self, count: int) -> bytes:
         """The next bytes; never fewer."""
@@ -95,7 +133,7 @@ class _Machine:
     def push(self, value: Any) -> None:
         self.left -= 1
         if self.left < 0:
-            raise InputError(f"{self.name} holds more than can be true of a dump")
+            self._too_much()
         self.stack.append(value)
 
     def mark(self) -> None:
@@ -157,7 +195,7 @@ class _Machine:
 def _fill(target: dict[Any, Any], items: list[Any]) -> None:
     """Only scalar keys: hashing nested tuples may take for ever."""
     keys = items[::2]
-    if not all(isinstance(key, _SCALARS) for key in keys):
+    if not _SCALARS.issuperset(map(type, keys)):
         raise TypeError("no scalar key")
     target.update(zip(keys, items[1::2], strict=True))
 
@@ -250,4 +288,5 @@ def _cut() -> None:
 
 
 _STEPS = _table()
-_STOP = ord(".")
+_STOP, _BINGET, _LONG_BINGET, _BINPUT, _BININT1, _BINUNICODE = b".hjqKX"
+_SHORT_BINUNICODE, _MEMOIZE = 0x8C, 0x94

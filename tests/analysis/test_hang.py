@@ -276,6 +276,23 @@ def test_all_to_alls_of_different_sizes_fit_together():
     assert verdict.findings[0].ranks == (3,)
 
 
+def test_several_calls_under_one_number_fit_together_when_all_made_the_same():
+    job = world(3, {0, 1, 2})
+    for name in ("all_gather", "reduce_scatter"):
+        job.call("world", 4, [0, 1], "scheduled", name=name, members=range(3))
+    verdict = job.verdict()
+    assert verdict.findings[0].cause == causes.MISSING_COLLECTIVE
+    assert verdict.findings[0].ranks == (2,)
+
+
+def test_missing_ranks_of_one_host_are_told_to_be_on_it():
+    hosts = {rank: f"node{rank // 4}" for rank in range(16)}
+    verdict = world(16, {4, 5, 6, 7}, hosts=hosts).verdict()
+    assert verdict.findings[0].nodes == ("node1",)
+    assert "All of them are on node1." in told(verdict)
+    assert "All of them" not in told(world(16, {3, 4}, hosts=hosts).verdict())
+
+
 def test_names_that_differ_in_calls_that_ended_are_no_mismatch():
     job = Stopped(2)
     job.call("world", 1, [0], "completed").call("world", 1, [1], "completed", name="broadcast")
