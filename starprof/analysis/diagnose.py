@@ -29,6 +29,7 @@ from starprof.analysis.slow_reductions import collateral, explained, rise_share,
 from starprof.analysis.slowness import Slowness
 from starprof.analysis.special import special_work
 from starprof.analysis.spiky import single_steps
+from starprof.analysis.taking_turns import most_are_late_in_turn
 from starprof.analysis.stages import heavy_stages
 from starprof.model import causes
 from starprof.model.rundata import RunData
@@ -109,7 +110,7 @@ def _search(run: RunData, own: OwnTime, settings: Settings) -> tuple[Context, li
     uniform = [s for s in shared if s.source == "uniform"]
     ranks, network = collateral(ranks, slow_reductions(context))
     network = [s for s in network if explained(s) or rise_share(own, s) >= settings.min_unexplained_shift]
-    dealt = workload_skew(uneven) + heavy_stages(comparison.own, settings)
+    dealt = workload_skew(uneven) + heavy_stages(comparison.own, settings) + most_are_late_in_turn(comparison)
     kept = _that_matter(own, settings, ranks + uniform + network + dealt + special_work(own, settings))
     ranks = rotating_stretches(rotating_periods([s for s in kept if s.source == "rank"], own.shape[0]))
     rest = [s for s in kept if s.source != "rank"]
