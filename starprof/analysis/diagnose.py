@@ -29,8 +29,8 @@ from starprof.analysis.slow_reductions import collateral, explained, rise_share,
 from starprof.analysis.slowness import Slowness
 from starprof.analysis.special import special_work
 from starprof.analysis.spiky import single_steps
-from starprof.analysis.taking_turns import most_are_late_in_turn
 from starprof.analysis.stages import heavy_stages
+from starprof.analysis.taking_turns import most_are_late_in_turn
 from starprof.model import causes
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Cost, Finding, Verdict, VerdictKind
