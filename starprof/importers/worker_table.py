@@ -199,7 +199,7 @@ def _usable(where: str, records: Records) -> Records:
     factor = UNITS_US[records.unit] if records.unit else 1.0
     if float(records.values[kept].max()) * factor > MAX_US:
         raise InputError(f"{where}: {records.value_name} has times of more than 30 years: is that column a time?")
-    if float(records.values[kept].max() / records.values[kept].min()) > MAX_RATIO:
+    if records.values[kept].max() > MAX_RATIO * records.values[kept].min():
         raise InputError(
             f"{where}: the times in {records.value_name} differ by more than {MAX_RATIO:g} times: one unit?"
         )
