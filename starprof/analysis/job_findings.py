@@ -107,7 +107,7 @@ def level_finding(priced: Priced, group: Sequence[Stretch], above: Floats, noise
     onset = priced.first(first.start)
     cost_us = float(above[columns].sum())
     lines = [
-        f"{_became(factor)} {_when(priced, group)}: {ms(_typical(priced, columns))} instead of "
+        f"{_slower(factor, became=until_end and first.start > 0 and len(group) == 1)} {_when(priced, group)}: {ms(_typical(priced, columns))} instead of "
         f"{ms(_typical(priced, columns) / factor)} per step."
     ]
     if first.start > 0:
@@ -143,8 +143,9 @@ def _interval(priced: Priced, stretch: Stretch) -> tuple[int, int]:
     return priced.first(stretch.onset[0]), priced.last(stretch.onset[1])
 
 
-def _became(factor: float) -> str:
-    return f"The job was {100 * (factor - 1):.1f} % slower" if factor < 2 else f"The job was {factor:.2f} times as slow"
+def _slower(factor: float, *, became: bool) -> str:
+    how = f"{100 * (factor - 1):.1f} % slower" if factor < 2 else f"{factor:.2f} times as slow"
+    return f"The job {'became' if became else 'was'} {how}"
 
 
 def _typical(priced: Priced, columns: Ints) -> float:

@@ -31,6 +31,7 @@ def test_a_lasting_shift_of_six_percent_is_dated_and_measured_and_blames_nobody(
     assert low <= 42_782 <= high
     assert high - low < 20
     assert finding.slowdown == pytest.approx(1.057, abs=0.005)
+    assert finding.evidence[0].startswith("The job became 5.")
     assert finding.cost_seconds == pytest.approx(105 * 0.057 * 250, rel=0.1)
     assert verdict.cost.seconds == pytest.approx(finding.cost_seconds)
     assert verdict.cost.gpu_hours == pytest.approx(finding.cost_seconds * 64 / 3600, rel=0.01)
