@@ -106,9 +106,10 @@ def level_finding(priced: Priced, group: Sequence[Stretch], above: Floats, noise
     kind: FindingKind = "chronic" if until_end or first.start == 0 else "transient"
     onset = priced.first(first.start)
     cost_us = float(above[columns].sum())
+    slower = _slower(factor, became=until_end and first.start > 0 and len(group) == 1)
+    took = _typical(priced, columns)
     lines = [
-        f"{_slower(factor, became=until_end and first.start > 0 and len(group) == 1)} {_when(priced, group)}: {ms(_typical(priced, columns))} instead of "
-        f"{ms(_typical(priced, columns) / factor)} per step."
+        f"{slower} {_when(priced, group)}: {ms(took)} instead of {ms(took / factor)} per step.",
     ]
     if first.start > 0:
         lines.append(f"The change lies between steps {priced.first(first.onset[0])} and {priced.last(first.onset[1])}.")
