@@ -38,6 +38,8 @@ _MAX_ROWS = 50_000_000
 _MAX_KINDS = 200
 _MAX_RANKS = 100_000
 _LONGEST_STEP_S = 30 * 86_400.0
+_COMPARED = 8
+"""Rows that look like others are compared in full; two different ones are taken for alike once in 10^7 files."""
 _META_BYTES = 64 * 1024
 _NAMED = 6
 
@@ -66,23 +68,24 @@ def read(sources: Sequence[Source]) -> RunData:
     kinds, codes = _operation_names(source, table)
     whole = {column: _whole(source, table, column) for column in _WHOLE if column in table.column_names}
     starts, durations = (_seconds(source, table, name) for name in ("start_ts", "duration"))
+    del table  # its columns are held a second time from here on
     _check_span(source, starts, durations)
     rank_of, ranks = _ranks(source, whole, _layout(source))
     _refuse_twice(source, rank_of, whole, codes, starts)
+    for seconds in (starts, durations):
+        seconds *= 1e6
     operations = pd.DataFrame(
         {
             "attempt": np.zeros(len(codes), np.int64),
             "rank": rank_of,
             "step": whole["step"],
             "name": pd.Categorical.from_codes(codes, categories=pd.Index(kinds)),
-            "start_us": starts * 1e6,
-            "dur_us": durations * 1e6,
-            **{column: _or_nan(whole[told]) for column, told in _TOLD.items() if told in whole},
-        }
+            "start_us": starts,
+            "dur_us": durations,
+            **{column: _or_nan(whole.pop(told, None), len(codes)) for column, told in _TOLD.items()},
+        },
+        copy=False,
     )
-    for column in _TOLD:
-        if column not in operations:
-            operations[column] = np.nan
     unavailable = [
         ("sequence lengths", "an op trace holds no batch sizes: uneven ones are told from the compute times"),
         ("host and GPU counters", "an op trace holds none: it shows where the time goes, not what takes it"),
@@ -113,6 +116,7 @@ def _table(source: Source) -> pa.Table:
         raise InputError(f"{source.name} has {file.metadata.num_rows} operations: cut it to {_MAX_ROWS}")
     try:
         table = file.read(columns=[n for n in (*_NEEDED, *_NUMBERED) if n in there], use_threads=False)
+        table.validate(full=True)  # indices into damaged dictionaries, and the like
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{source.name} can't be read to its end: {_first_line(error)}") from error
     if table.num_rows == 0:
@@ -156,7 +160,7 @@ def _seconds(source: Source, table: pa.Table, name: str) -> NDArray[np.float64]:
     import pyarrow as pa
 
     try:
-        values = table[name].cast(pa.float64()).to_numpy()
+        values = table[name].cast(pa.float64()).to_numpy().copy()  # Arrow's own memory is read-only
     except (pa.ArrowException, ValueError) as error:
         raise InputError(f"{source.name}: {name} must hold seconds ({_first_line(error)})") from error
     if not np.isfinite(values).all() or table[name].null_count:
@@ -203,20 +207,25 @@ def _refuse_twice(
     starts: NDArray[np.float64],
 ) -> None:
     """A file that was put together of overlapping parts would count its operations twice."""
-    order = np.lexsort((starts, codes, whole["step"], rank))
-    same = np.ones(len(order) - 1, bool)
-    for column in (rank, whole["step"], codes, starts, *(whole[n] for n in _NUMBERED[1:] if n in whole)):
-        same &= column[order][1:] == column[order][:-1]
-    if same.any():
-        at = order[int(np.flatnonzero(same)[0])]
-        raise InputError(f"{source.name}: rank {rank[at]} has the same operation twice in step {whole['step'][at]}")
+    columns = [rank, whole["step"], codes, starts.view(np.int64), *(whole[n] for n in _TOLD.values() if n in whole)]
+    mixed = np.zeros(len(rank), np.int64)
+    with np.errstate(over="ignore"):
+        for column in columns:
+            mixed = (mixed ^ column) * np.int64(-7046029254386353131)
+            mixed ^= mixed >> np.int64(29)
+    ordered = np.sort(mixed)
+    again = ordered[1:][ordered[1:] == ordered[:-1]]
+    for at in np.flatnonzero(np.isin(mixed, again))[:_COMPARED] if len(again) else ():
+        alike = np.logical_and.reduce([column == column[at] for column in columns])
+        if alike.sum() > 1:
+            raise InputError(f"{source.name}: rank {rank[at]} has the same operation twice in step {whole['step'][at]}")
 
 
-def _or_nan(values: NDArray[np.int64]) -> Any:
+def _or_nan(values: NDArray[np.int64] | None, count: int) -> Any:
     """Whole numbers where each row has one, else with NaN for none."""
-    if values.min() >= 0:
-        return values
-    return np.where(values < 0, np.nan, values)
+    if values is None:
+        return np.full(count, np.nan)
+    return values if values.min() >= 0 else np.where(values < 0, np.nan, values)
 
 
 def _layout(source: Source) -> dict[str, int]:

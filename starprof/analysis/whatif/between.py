@@ -101,15 +101,11 @@ def _work(replay: Replay, passes: Passes, kind: int, spent: Floats, high: High) 
     )
 
 
-def _shortened(replay: Replay, kind: int, row: int, high: High, factor: float, taken: Taken) -> Taken:
-    result = []
-    for part, before in zip(replay.parts, taken, strict=True):
+def _shortened(replay: Replay, kind: int, row: int, high: High, factor: float, taken: Taken) -> None:
+    for part, values in zip(replay.parts, taken, strict=True):
         step = np.searchsorted(replay.steps, part.schedule.steps)
-        after = before.copy()
-        rows = (part.kind == kind) & (part.worker == row)
-        after[rows] *= np.where((step >= high.first) & (step < high.end), factor, 1.0)
-        result.append(after)
-    return result
+        rows = np.flatnonzero((part.kind == kind) & (part.worker == row))
+        values[rows] *= np.where((step >= high.first) & (step < high.end), factor, 1.0)
 
 
 def _late(replay: Replay, passes: Passes, more: list[Floats], per_step: Floats, high: High) -> Suspect:
@@ -164,5 +160,6 @@ def _excess(replay: Replay, passes: Passes, more: list[Floats], row: int, high: 
     return result
 
 
-def _subtracted(adds: Taken, taken: Taken) -> Taken:
-    return [np.maximum(before - less, 0.0) for before, less in zip(taken, adds, strict=True)]
+def _subtracted(adds: Taken, taken: Taken) -> None:
+    for values, less in zip(taken, adds, strict=True):
+        np.maximum(values - less, 0.0, out=values)

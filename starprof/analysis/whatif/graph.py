@@ -21,23 +21,39 @@ from starprof.analysis.whatif.trace import OpTrace, Schedule
 
 OVERLAP = 0.25
 """An operation may seem to begin before its predecessor's end by this share of the latter: clocks are read apart."""
+FEW = 8
+"""Groups that wait for more are worked off one by one: members of large collectives."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
     """Operations that depend only on earlier levels.
 
+    Groups of operations with more to wait for come first, so that the n-th things that groups wait for belong to the
+    first so-and-so many groups: a maximum over slices, without a loop over groups.
+
     Attributes:
         rows: their rows, in the graph's order.
-        waits_for: rows that the operations' groups wait for, group after group; None on the first level.
-        firsts: where each group begins in `waits_for`.
-        group: the group of each operation, counted within the level.
+        waits_for: rows that the groups wait for: the first one of each group, then the second of those that have
+            one, and so on; nothing on the first level.
+        many: groups that wait for more than `FEW`, and the rows that each of them waits for.
+        group: the group of each operation, counted within the level; None where each is a group of its own.
     """
 
     rows: slice
-    waits_for: Ints | None
-    firsts: Ints
-    group: Ints
+    waits_for: tuple[Ints, ...]
+    many: tuple[tuple[int, Ints], ...]
+    group: Ints | None
+
+    def ready(self, end: Floats) -> Floats:
+        """When what each group waits for has ended; shape (groups, W)."""
+        ready: Floats = end.take(self.waits_for[0], axis=0)
+        for rows in self.waits_for[1:]:
+            some = ready[: len(rows)]
+            np.maximum(some, end.take(rows, axis=0), out=some)
+        for group, rows in self.many:
+            ready[group] = end.take(rows, axis=0).max(axis=0)
+        return ready if self.group is None else ready.take(self.group, axis=0)
 
 
 @dataclass(frozen=True)
@@ -73,22 +89,18 @@ class Graph:
         """
         end = np.empty_like(lasting_us)
         for level in self.levels:
-            if level.waits_for is None:
+            if level.waits_for:
+                np.add(level.ready(end), lasting_us[level.rows], out=end[level.rows])
+            else:
                 end[level.rows] = lasting_us[level.rows]
-                continue
-            ready = np.maximum.reduceat(end.take(level.waits_for, axis=0), level.firsts, axis=0)
-            if len(level.group) > len(level.firsts):
-                ready = ready.take(level.group, axis=0)
-            np.add(ready, lasting_us[level.rows], out=end[level.rows])
         return end
 
     def ready(self, end_us: Floats) -> Floats:
         """When what each operation's group waits for has ended, shape (N, W); NaN where it waits for nothing."""
         result = np.full_like(end_us, np.nan)
         for level in self.levels:
-            if level.waits_for is not None:
-                ready = np.maximum.reduceat(end_us.take(level.waits_for, axis=0), level.firsts, axis=0)
-                result[level.rows] = ready.take(level.group, axis=0)
+            if level.waits_for:
+                result[level.rows] = level.ready(end_us)
         return result
 
 
@@ -285,20 +297,20 @@ def _previous(rows: Ints, worker: Ints) -> Ints:
 
 def _levelled(group: Ints, before: Ints, after: Ints) -> Graph | None:
     """Sort the groups by depth, so that every one comes after all that it waits for."""
-    count = int(group.max()) + 1
-    source, target = group[before], group[after]
-    depth = _depths(count, source, target)
+    count, size = int(group.max()) + 1, np.int64(len(group))
+    edge = np.unique(group[after] * size + before)
+    target, source = np.divmod(edge, size)
+    depth = _depths(count, group[source], target)
     if depth is None:
         return None
-    order = np.lexsort((group, depth[group]))
+    waits = np.bincount(target, minlength=count)
+    order = np.lexsort((group, -waits[group], depth[group]))
     row_of = np.empty(len(order), np.int64)
     row_of[order] = np.arange(len(order))
     firsts = np.flatnonzero(np.r_[True, group[order][1:] != group[order][:-1]])
-    group_row = np.empty(count, np.int64)
-    group_row[group[order][firsts]] = np.arange(count)
-    edge = np.unique(group_row[target] * np.int64(len(order)) + row_of[before])
-    edge_group, edge_row = np.divmod(edge, np.int64(len(order)))
-    return Graph(order, firsts, _levels(depth[group[order]], firsts, edge_group, edge_row))
+    begins = np.searchsorted(target, np.arange(count + 1))
+    levels = _levels(depth[group[order]], firsts, group[order][firsts], begins, row_of[source])
+    return Graph(order, firsts, levels)
 
 
 def _depths(count: int, source: Ints, target: Ints) -> Ints | None:
@@ -322,15 +334,27 @@ def _depths(count: int, source: Ints, target: Ints) -> Ints | None:
     return depth if done == count else None
 
 
-def _levels(depth: Ints, firsts: Ints, edge_group: Ints, edge_row: Ints) -> tuple[Level, ...]:
-    """The levels of rows that are sorted by depth."""
-    group = np.repeat(np.arange(len(firsts)), np.diff(np.r_[firsts, len(depth)]))
-    bounds = np.r_[np.flatnonzero(np.r_[True, depth[1:] != depth[:-1]]), len(depth)]
+def _levels(depth: Ints, firsts: Ints, groups: Ints, begins: Ints, waits_for: Ints) -> tuple[Level, ...]:
+    """The levels of rows that are sorted by depth.
+
+    Args:
+        depth: of each row.
+        firsts: first row of each group.
+        groups: number of each group, in the order of the rows.
+        begins: where the rows that each group (by number) waits for begin.
+        waits_for: rows that groups wait for.
+    """
+    sizes = np.diff(np.r_[firsts, len(depth)])
+    bounds = np.flatnonzero(np.r_[True, depth[firsts][1:] != depth[firsts][:-1], True])
     levels = []
     for first, last in pairwise(bounds):
-        low, high = np.searchsorted(edge_group, [group[first], group[last - 1] + 1])
-        member = group[first:last] - group[first]
-        inside = edge_group[low:high]
-        begins = np.flatnonzero(np.r_[True, inside[1:] != inside[:-1]]) if high > low else np.empty(0, np.int64)
-        levels.append(Level(slice(int(first), int(last)), edge_row[low:high] if high > low else None, begins, member))
+        members = groups[first:last]
+        start, counts = begins[members], begins[members + 1] - begins[members]
+        nth = range(min(int(counts[0]), FEW))
+        slices = tuple(waits_for[start[counts > n] + n] for n in nth)
+        many = tuple((int(g), waits_for[start[g] : start[g] + counts[g]]) for g in np.flatnonzero(counts > FEW))
+        alone = bool((sizes[first:last] == 1).all())
+        member = None if alone else np.repeat(np.arange(last - first), sizes[first:last])
+        rows = slice(int(firsts[first]), int(firsts[last - 1] + sizes[last - 1]))
+        levels.append(Level(rows, slices, many, member))
     return tuple(levels)

@@ -169,33 +169,21 @@ def of_roles(replay: Replay, part: Part, *roles: Role) -> Bools:
     return np.array([role in roles for role in replay.trace.roles])[part.kind]
 
 
-def rescaled(
-    replay: Replay, takes_us: Sequence[Floats], passes: Passes, forward: Floats, backward: Floats
-) -> list[Floats]:
-    """What every operation would take if passes took a multiple of what they did.
+def rescale(replay: Replay, passes: Passes, factor: Floats, taken: Sequence[Floats]) -> None:
+    """Let passes take a multiple of what they do.
 
     Args:
         replay: the run.
-        takes_us: what operations take, per part a matrix like `Part.takes_us`.
-        passes: the run's passes.
-        forward: factor per step, micro-batch, pipeline and stage, of a shape that extends to (S, C, D, P).
-        backward: likewise.
-
-    Returns:
-        Per part a new matrix.
+        passes: its passes.
+        factor: per step, micro-batch, pipeline and stage, of a shape that extends to (S, C, D, P); NaN changes nothing.
+        taken: what operations take, per part a matrix like `Part.takes_us`; changed in place.
     """
     place, shape = _places(replay)
     cells = cells_of(replay)
-    factors = [np.broadcast_to(f, passes.forward_us.shape) for f in (forward, backward)]
-    result = []
-    for part, before in zip(replay.parts, takes_us, strict=True):
-        takes = before.copy()
+    known = np.broadcast_to(np.where(np.isnan(factor), 1.0, factor), passes.forward_us.shape)
+    for part, values in zip(replay.parts, taken, strict=True):
         step = np.searchsorted(replay.steps, part.schedule.steps)
-        for role, factor in zip(_BOTH, factors, strict=True):
-            rows = np.flatnonzero(of_roles(replay, part, role))
-            cell = np.searchsorted(cells, part.micro_batch[rows])
-            dp, pp = np.divmod(place[part.worker[rows]], shape[1])
-            by_row = factor[step[None, :], cell[:, None], dp[:, None], pp[:, None]]
-            takes[rows] *= np.where(np.isnan(by_row), 1.0, by_row)
-        result.append(takes)
-    return result
+        rows = np.flatnonzero(of_roles(replay, part, *_BOTH))
+        cell = np.searchsorted(cells, part.micro_batch[rows])
+        dp, pp = np.divmod(place[part.worker[rows]], shape[1])
+        values[rows] *= known[step[None, :], cell[:, None], dp[:, None], pp[:, None]]

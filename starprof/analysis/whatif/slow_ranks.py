@@ -6,12 +6,13 @@ from functools import partial
 
 import numpy as np
 
-from starprof.analysis.arrays import Floats
+from starprof.analysis.arrays import Bools, Floats
 from starprof.analysis.causes.base import ms, pct, rank_names
 from starprof.analysis.settings import Settings
-from starprof.analysis.whatif.passes import Passes, rescaled
+from starprof.analysis.whatif.passes import Passes, of_roles
 from starprof.analysis.whatif.persistence import High, high_rows
 from starprof.analysis.whatif.replay import Replay
+from starprof.analysis.whatif.roles import Role
 from starprof.analysis.whatif.suspect import Suspect, Taken
 from starprof.model import causes
 from starprof.model.verdict import FindingKind
@@ -77,7 +78,8 @@ def _even(passes: Passes, pipeline: int, high: High) -> bool:
     return even or passes.together(pipeline, high.inside) < DATA_DIFFER
 
 
-def _factor(passes: Passes, high: High, place: tuple[slice | int, ...]) -> Floats:
+def _factor(passes: Passes, high: High, place: tuple[int, int]) -> Floats:
+    """What the passes of a rank would take over what they do if it were as fast as its peers, shape (S, C, D, P)."""
     factor = np.ones(passes.forward_us.shape)
     factor[(high.inside, slice(None), *place)] = np.exp(-high.height)
     return factor
@@ -87,7 +89,6 @@ def _suspect(replay: Replay, passes: Passes, high: High, settings: Settings) -> 
     pipeline, stage = np.unravel_index(high.row, passes.row.shape)
     row = int(passes.row[pipeline, stage])
     rank = int(replay.workers.rank[row])
-    factor = _factor(passes, high, (int(pipeline), int(stage)))
     forward, backward = (_against_peers(v, high, int(pipeline), int(stage)) for v in _both(passes))
     more = np.array([forward[0] - forward[1], backward[0] - backward[1]])
     cause, share, where = _cause(more)
@@ -107,7 +108,7 @@ def _suspect(replay: Replay, passes: Passes, high: High, settings: Settings) -> 
         cause=cause,
         first=high.first,
         end=high.end,
-        fix=partial(_rescale, replay, passes, factor),
+        fix=partial(_at_peers_pace, replay, replay.workers.rank == rank, high),
         rows=(row,),
         role={"dp": int(replay.workers.dp[row]), "pp": int(replay.workers.pp[row])},
         plain=high.z >= SURE_Z and high.height >= PLAIN * settings.min_lateness,
@@ -147,7 +148,6 @@ def _cause(more: Floats) -> tuple[str, float, str]:
 
 def _undecided(replay: Replay, passes: Passes, high: High, pipeline: int) -> Suspect:
     """A pipeline that is slow in all of its stages (which may be one)."""
-    factor = _factor(passes, high, (pipeline,))
     dp = int(np.unique(replay.workers.dp)[pipeline])
     members = replay.workers.rank[replay.workers.dp == dp]
     who = rank_names(tuple(int(r) for r in members))
@@ -158,7 +158,7 @@ def _undecided(replay: Replay, passes: Passes, high: High, pipeline: int) -> Sus
         cause=causes.UNKNOWN,
         first=high.first,
         end=high.end,
-        fix=partial(_rescale, replay, passes, factor),
+        fix=partial(_at_peers_pace, replay, replay.workers.dp == dp, high),
         role={"dp": dp},
         cause_share=0.0,
         confidence=0.6,
@@ -172,5 +172,9 @@ def _undecided(replay: Replay, passes: Passes, high: High, pipeline: int) -> Sus
     )
 
 
-def _rescale(replay: Replay, passes: Passes, factor: Floats, taken: Taken) -> Taken:
-    return rescaled(replay, taken, passes, factor, factor)
+def _at_peers_pace(replay: Replay, who: Bools, high: High, taken: Taken) -> None:
+    """Passes of some workers (shape (R,)) as fast as those of their peers."""
+    for part, values in zip(replay.parts, taken, strict=True):
+        step = np.searchsorted(replay.steps, part.schedule.steps)
+        rows = np.flatnonzero(who[part.worker] & of_roles(replay, part, Role.FORWARD, Role.BACKWARD))
+        values[rows] *= np.where((step >= high.first) & (step < high.end), np.exp(-high.height), 1.0)

@@ -18,8 +18,8 @@ MAX_EXACT = 5
 
 Taken: TypeAlias = list[Floats]
 """What every operation takes, per part of a replay a matrix like `Part.takes_us`."""
-Fix: TypeAlias = Callable[[Taken], Taken]
-"""What operations would take with the fault gone."""
+Fix: TypeAlias = Callable[[Taken], None]
+"""Changes what operations take to what they would take with the fault gone."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ class Prices:
         """The run's time without some of them, microseconds."""
         gone = frozenset(indices)
         if gone not in self._known:
-            taken = self._base
+            taken = [values.copy() for values in self._base]
             for index in sorted(gone):
-                taken = self._suspects[index].fix(taken)
+                self._suspects[index].fix(taken)
             self._known[gone] = float(self._replay.instead_us(taken).sum())
         return self._known[gone]
 

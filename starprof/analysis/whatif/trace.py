@@ -7,11 +7,13 @@ other ones, make schedules of their own; those that are only part of a step are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from starprof.analysis.arrays import Floats, Ints
 from starprof.analysis.whatif.roles import Role, role_of
@@ -102,13 +104,15 @@ def op_trace(run: RunData) -> OpTrace | None:
     worker = np.minimum(np.searchsorted(numbers, rank), len(numbers) - 1)
     known = (numbers[worker] == rank) & (frame["dur_us"].to_numpy(np.float64) >= 0)
     columns = {
-        "step": frame["step"].to_numpy(np.int64)[known],
-        "worker": worker[known],
-        "kind": kind[known],
-        "start": frame["start_us"].to_numpy(np.float64)[known],
-        "dur": frame["dur_us"].to_numpy(np.float64)[known],
-        **{c: _whole(frame[c])[known] for c in ("micro_batch", "chunk", "sequence")},
+        "step": _small(frame["step"].to_numpy()),
+        "worker": _small(worker),
+        "kind": _small(kind),
+        "start": frame["start_us"].to_numpy(np.float64),
+        "dur": frame["dur_us"].to_numpy(np.float64),
+        **{c: _whole(frame[c]) for c in ("micro_batch", "chunk", "sequence")},
     }
+    if not known.all():
+        columns = {name: values[known] for name, values in columns.items()}
     if not known.any() or np.isnan(columns["start"]).any():
         return None
     schedules, left_out = _schedules(columns)
@@ -126,23 +130,43 @@ def _factorised(column: pd.Series[str]) -> tuple[Ints, tuple[str, ...]]:
 
 
 def _whole(column: pd.Series[float]) -> Ints:
-    values = column.to_numpy(np.float64)
-    return np.where(np.isnan(values), NONE, values).astype(np.int64)
+    values = column.to_numpy()
+    return _small(np.where(np.isnan(values), NONE, values) if values.dtype.kind == "f" else values)
+
+
+def _small(values: NDArray[Any]) -> Ints:
+    """Whole numbers in half of the memory, where they allow it."""
+    fits = len(values) == 0 or (values.min() >= np.iinfo(np.int32).min and values.max() <= np.iinfo(np.int32).max)
+    return values.astype(np.int32 if fits else np.int64)
 
 
 def _schedules(c: dict[str, Ints]) -> tuple[tuple[Schedule, ...], int]:
     """Steps grouped by the operations that they have, most steps first, and how many are left out."""
-    number = np.where(c["sequence"] >= 0, c["sequence"], _counted(c))
-    order = np.lexsort((c["start"], c["chunk"], number, c["kind"], c["worker"], c["step"]))
-    c = {name: values[order] for name, values in c.items()} | {"number": number[order]}
-    steps, first, size = np.unique(c["step"], return_index=True, return_counts=True)
-    keys = np.stack([c[name] for name in ("worker", "kind", "number", "chunk", "micro_batch")])
+    numbered = c["sequence"] >= 0
+    c["number"] = c["sequence"] if numbered.all() else np.where(numbered, c["sequence"], _counted(c))
+    order = _sorted_by([c[name] for name in ("step", "worker", "kind", "number", "chunk")])
+    c = {name: values[order] for name, values in c.items() if name != "sequence"}
+    steps, first, size = np.unique(c["step"].astype(np.int64), return_index=True, return_counts=True)
+    keys = [c[name] for name in ("worker", "kind", "number", "chunk", "micro_batch")]
     signature = np.add.reduceat(_mixed(keys), first)
     groups = sorted(_alike(keys, first, size, signature), key=lambda rows: (-len(rows), int(rows[0])))
     pairs = [_pairs(keys, int(first[rows[0]]), int(size[rows[0]])) for rows in groups]
     kept = [rows for rows, seen in zip(groups, pairs, strict=True) if np.array_equal(seen, pairs[0])][:MAX_SCHEDULES]
     made = tuple(_schedule(c, steps[rows], first[rows], int(size[rows[0]])) for rows in kept)
     return made, len(steps) - sum(len(rows) for rows in kept)
+
+
+def _sorted_by(keys: Sequence[Ints]) -> Ints:
+    """Order of rows by several whole numbers, the first one first; one sort where they fit into one number."""
+    key = np.zeros(len(keys[0]), np.int64)
+    room = 2**62
+    for values in keys:
+        low, high = int(values.min()), int(values.max())
+        room //= high - low + 1
+        if room < 1:
+            return np.lexsort(tuple(reversed(keys)))
+        key = key * (high - low + 1) + (values.astype(np.int64) - low)
+    return np.argsort(key, kind="stable")
 
 
 def _counted(c: dict[str, Ints]) -> Ints:
@@ -156,29 +180,33 @@ def _counted(c: dict[str, Ints]) -> Ints:
     return counted
 
 
-def _mixed(keys: Ints) -> Ints:
-    """A number per column of keys that differs for different keys, in all likelihood."""
+def _mixed(keys: Sequence[Ints]) -> Ints:
+    """A number per row of keys that differs for different keys, in all likelihood."""
+    mixed = np.zeros(len(keys[0]), np.int64)
     with np.errstate(over="ignore"):
-        mixed = np.zeros(keys.shape[1], np.int64)
-        for row in keys:
-            mixed = (mixed ^ row) * np.int64(-7046029254386353131)
+        for values in keys:
+            mixed = (mixed ^ values) * np.int64(-7046029254386353131)
             mixed ^= mixed >> np.int64(29)
     return mixed
 
 
-def _alike(keys: Ints, first: Ints, size: Ints, signature: Ints) -> Iterator[Ints]:
+def _alike(keys: Sequence[Ints], first: Ints, size: Ints, signature: Ints) -> Iterator[Ints]:
     """Rows of steps whose operations are the same ones."""
     _, group = np.unique(np.stack([size, signature]), axis=1, return_inverse=True)
     order = np.argsort(group, kind="stable")
     for rows in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
-        model = keys[:, first[rows[0]] : first[rows[0]] + size[rows[0]]]
-        same = [row for row in rows if np.array_equal(keys[:, first[row] : first[row] + size[row]], model)]
+        model = [values[first[rows[0]] :][: size[rows[0]]] for values in keys]
+        same = [row for row in rows if _equal(model, [values[first[row] :][: size[row]] for values in keys])]
         yield np.array(same, np.int64)
 
 
-def _pairs(keys: Ints, first: int, size: int) -> Ints:
+def _equal(one: Sequence[Ints], other: Sequence[Ints]) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _pairs(keys: Sequence[Ints], first: int, size: int) -> Ints:
     """Which kinds of operations each worker has: what a whole step has all of."""
-    worker, kind = keys[:2, first : first + size]
+    worker, kind = (values[first : first + size].astype(np.int64) for values in keys[:2])
     return np.unique(worker * (int(keys[1].max()) + 1) + kind)
 
 
@@ -187,11 +215,11 @@ def _schedule(c: dict[str, Ints], steps: Ints, first: Ints, size: int) -> Schedu
     model = rows[0]
     return Schedule(
         steps=steps,
-        worker=c["worker"][model],
-        kind=c["kind"][model],
-        micro_batch=c["micro_batch"][model],
-        chunk=c["chunk"][model],
-        number=c["number"][model],
+        worker=c["worker"][model].astype(np.int64),
+        kind=c["kind"][model].astype(np.int64),
+        micro_batch=c["micro_batch"][model].astype(np.int64),
+        chunk=c["chunk"][model].astype(np.int64),
+        number=c["number"][model].astype(np.int64),
         start_us=np.ascontiguousarray(c["start"][rows].T, dtype=np.float64),
         dur_us=np.ascontiguousarray(c["dur"][rows].T, dtype=np.float64),
     )

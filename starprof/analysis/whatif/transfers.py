@@ -73,18 +73,13 @@ def _mean_us(replay: Replay, mask: Mask) -> Floats:
     return replay.in_step_order(means)
 
 
-def _scale(replay: Replay, masks: list[Mask], highs: list[High], taken: Taken) -> Taken:
+def _scale(replay: Replay, masks: list[Mask], highs: list[High], taken: Taken) -> None:
     """Transfers as they would be without the slowness."""
-    result = []
-    for part, before in zip(replay.parts, taken, strict=True):
+    for part, values in zip(replay.parts, taken, strict=True):
         step = np.searchsorted(replay.steps, part.schedule.steps)
-        after = before.copy()
         for mask, high in zip(masks, highs, strict=True):
-            factor = np.where((step >= high.first) & (step < high.end), np.exp(-high.height), 1.0)
-            rows = mask(part)
-            after[rows] *= factor
-        result.append(after)
-    return result
+            rows = np.flatnonzero(mask(part))
+            values[rows] *= np.where((step >= high.first) & (step < high.end), np.exp(-high.height), 1.0)
 
 
 def _rank_at(replay: Replay, dp: int, pp: int) -> tuple[int, int]:

@@ -8,9 +8,9 @@ import numpy as np
 
 from starprof.analysis.arrays import Floats
 from starprof.analysis.causes.base import ms, pct
-from starprof.analysis.whatif.passes import Passes, correlation, lower_median, median, relative, rescaled
+from starprof.analysis.whatif.passes import Passes, correlation, lower_median, median, relative, rescale
 from starprof.analysis.whatif.replay import Replay
-from starprof.analysis.whatif.suspect import Suspect, Taken
+from starprof.analysis.whatif.suspect import Suspect
 from starprof.model import causes
 
 HEAVY_STAGE = 1.1
@@ -44,7 +44,7 @@ def heavy_stage(replay: Replay, passes: Passes) -> Suspect | None:
         cause=causes.UNKNOWN if alone else causes.PIPELINE_STAGE,
         first=0,
         end=len(per_step),
-        fix=partial(_rescale, replay, passes, usual.mean() / usual),
+        fix=partial(rescale, replay, passes, usual.mean() / usual),
         role={"pp": pp},
         cause_share=0.0 if alone else 1.0,
         confidence=0.5 if alone else 0.97,
@@ -83,7 +83,7 @@ def uneven_data(replay: Replay, passes: Passes) -> Suspect | None:
         cause=causes.SEQUENCE_LENGTH,
         first=0,
         end=len(slowest),
-        fix=partial(_rescale, replay, passes, factor),
+        fix=partial(rescale, replay, passes, factor),
         role={"dp": int(pipelines[np.argmax(counts)])} if steadily else {},
         cause_share=round(together, 4),
         confidence=0.95 if together > 0.95 and not one_stage else 0.85,
@@ -124,7 +124,7 @@ def random_stalls(replay: Replay, passes: Passes) -> Suspect | None:
         cause=causes.UNKNOWN,
         first=0,
         end=len(rest),
-        fix=partial(_rescale, replay, passes, np.exp(-more)),
+        fix=partial(rescale, replay, passes, np.exp(-more)),
         cause_share=0.0,
         confidence=0.8,
         evidence=(f"Single {where} passes take longer than usual, on changing ranks and micro-batches.", hint),
@@ -132,10 +132,6 @@ def random_stalls(replay: Replay, passes: Passes) -> Suspect | None:
         verify="Trace again: passes of a stage should differ by a few percent only.",
         next="Record the job with starprof: it sees garbage collection, CPU contention and throttling of each rank.",
     )
-
-
-def _rescale(replay: Replay, passes: Passes, factor: Floats, taken: Taken) -> Taken:
-    return rescaled(replay, taken, passes, factor, factor)
 
 
 def _across(passes: Passes) -> float:
