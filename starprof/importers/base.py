@@ -90,18 +90,22 @@ def run_of(
         link_tests: table `link_test`.
 
     Raises:
-        InputError: a rank comes twice, or a time or count is negative, or too large to be true.
+        InputError: a rank or step comes twice, or a time or count is negative, or too large to be true.
     """
     numbers = [r.rank for r in ranks]
     if len(set(numbers)) < len(numbers):
         twice = sorted({n for n in numbers if numbers.count(n) > 1})
         raise InputError(f"{sources[0].name}: rank {twice[0]} comes twice; name the files of one run only")
+    if len(steps) > 1 and (np.diff(np.asarray(steps, np.int64)) <= 0).any():
+        raise InputError(f"{sources[0].name}: a step comes twice, or steps go back")
     matrix = {name: np.asarray(values, np.float64) for name, values in (columns or {}).items()}
     for name, values in matrix.items():
         if np.nanmin(values, initial=0.0) < 0:
             raise InputError(f"{sources[0].name}: negative times or counts ({name})")
         if np.nanmax(values, initial=0.0) * max(len(steps), 1) > MOST:
             raise InputError(f"{sources[0].name}: times or counts too large to be true ({name})")
+    for frame in (operations, collectives):
+        _check_times(frame, sources[0].name)
     made = _starts(matrix.get("dur_us"), (len(ranks), len(steps))) if start_ns is None else start_ns
     empty = {t.name: empty_frame(t) for t in (EVENT, GAP, NODE)}
     missing = pd.DataFrame([[None, what, why] for what, why in unavailable], columns=list(UNAVAILABLE.names))
@@ -128,6 +132,16 @@ def run_of(
         link_tests=link_tests,
         clock_offset_ns={},
     )
+
+
+def _check_times(frame: pd.DataFrame | None, name: str) -> None:
+    """Times of single calls must be such as can be added up."""
+    for column in ("start_us", "dur_us", "min_dur_us"):
+        if frame is None or column not in frame or len(frame) == 0:
+            continue
+        values = frame[column].to_numpy(dtype=np.float64, na_value=np.nan)
+        if np.nanmax(np.abs(values), initial=0.0) > MOST:
+            raise InputError(f"{name}: times too large to be true ({column})")
 
 
 def empty_frame(table: Table) -> pd.DataFrame:
