@@ -80,10 +80,11 @@ def read_rank(source: Source) -> RankTrace:
 
 
 def _calls(found: Collected, events: list[Event]) -> Calls:
-    launched = _launched_us(found, events)
+    told = _launched_us(found, events)
+    launched = np.where(np.isnan(told), np.array([e.ts for e in events], np.float64), told)
     order = np.argsort(launched, kind="stable")
     events, launched = [events[i] for i in order], launched[order]
-    kinds = _kinds(found, events, launched)
+    kinds = _kinds(found, events, told[order])
     args = [e.args for e in events]
     return Calls(
         start_us=np.array([e.ts for e in events], np.float64),
@@ -97,16 +98,17 @@ def _calls(found: Collected, events: list[Event]) -> Calls:
 
 
 def _launched_us(found: Collected, events: list[Event]) -> Floats:
-    """When the host launched each call; the call's own start where the trace does not tell."""
-    own = np.array([e.ts for e in events], np.float64)
+    """When the host launched each call, NaN where the trace does not tell; calls on the host launch themselves."""
+    if events and events is found.kept["host_call"]:
+        return np.array([e.ts for e in events], np.float64)
     numbers, moments = found.launches()
     if not len(numbers) or not events:
-        return own
+        return np.full(len(events), np.nan)
     order = np.argsort(numbers, kind="stable")
     wanted = np.array([correlation(e) for e in events], np.int64)
     at = np.clip(np.searchsorted(numbers[order], wanted), 0, len(order) - 1)
     known = (numbers[order][at] == wanted) & (wanted >= 0)
-    return np.where(known, moments[order][at], own)
+    return np.where(known, moments[order][at], np.nan)
 
 
 def _kinds(found: Collected, events: list[Event], launched: Floats) -> list[str]:
@@ -119,6 +121,10 @@ def _kinds(found: Collected, events: list[Event], launched: Floats) -> list[str]
         if kind == names.UNKNOWN and annotation is not None:
             kind = names.kind(annotation.name)
         kinds.append(names.kind(event.name) if kind == names.UNKNOWN else kind)
+    called = {names.kind(e.name) for e in found.kept["calling"]} | set(kinds)
+    if called - names.MUTUAL <= {names.UNKNOWN}:
+        # Kernels of one name for everything: where nothing else was called, they are collectives.
+        kinds = [names.COLLECTIVE if k == names.UNKNOWN else k for k in kinds]
     return kinds
 
 

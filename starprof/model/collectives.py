@@ -14,9 +14,11 @@ REDUCE = "reduce"
 GATHER = "gather"
 SCATTER = "scatter"
 SEND_RECV = "send_recv"
+COLLECTIVE = "collective"
+"""Some collective that is neither a broadcast nor a send; which one is not told."""
 UNKNOWN = "unknown"
 
-MUTUAL = frozenset({ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BARRIER})
+MUTUAL = frozenset({ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BARRIER, COLLECTIVE})
 """Kinds in which every member waits for every other one: the last to arrive waits least. In the others (a broadcast, a
 send) a root or a sender goes on without waiting, and a short call says nothing."""
 

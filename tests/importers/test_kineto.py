@@ -54,6 +54,26 @@ def test_collectives_of_every_backend_are_found(tmp_path, backend, told):
     assert (run.collectives.groupby("sequence")["rank"].nunique() == 2).all()
 
 
+def test_a_kernel_that_does_not_tell_its_kind_has_that_of_the_call_around_its_launch(tmp_path):
+    run = read_one(
+        tmp_path,
+        document(
+            event("cpu_op", "c10d::_reduce_scatter_base_", 10, 20),
+            event("cuda_runtime", "hipExtLaunchKernel", 15, 1, correlation=1),
+            event("kernel", KERNELS["rccl"], 40, 10, correlation=1),
+        ),
+    )
+    assert run.collectives["name"].tolist() == ["reduce_scatter"]
+
+
+def test_kernels_without_any_kind_are_collectives_unless_the_trace_holds_sends(tmp_path):
+    unknown = event("kernel", KERNELS["rccl"], 40, 10)
+    alone = read_one(tmp_path, document(unknown))
+    assert alone.collectives["name"].tolist() == ["collective"]
+    beside = read_one(tmp_path, document(event("cpu_op", "c10d::send", 5, 1), unknown))
+    assert beside.collectives["name"].tolist() == ["unknown"]
+
+
 def test_plain_packed_and_archived_traces_give_the_same(tmp_path):
     traces = {rank: json.dumps(trace).encode() for rank, trace in SMALL.traces().items()}
     (tmp_path / "plain").mkdir()
