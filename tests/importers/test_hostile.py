@@ -44,6 +44,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", list(HOSTILE))
 @pytest.mark.parametrize("name", [i.NAME for i in importers()])
 def test_hostile_input_is_refused_or_sound_in_bounded_time_and_memory(tmp_path, name, kind):
