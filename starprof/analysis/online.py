@@ -38,6 +38,8 @@ KNOWN_MEMORY = 12
 STEADIER_HALF = 0.8
 """Mean of the lower half of normal values lies this many standard deviations below their mean."""
 MEMORY_ERRORS = 2.0
+SPREAD_LOOKS = 8
+"""How often the constant differences are measured anew in a thousand steps: each time is a chance to be wrong."""
 
 
 @dataclass
@@ -188,7 +190,8 @@ class OnlineDetector:
         if len(own.rows) < 2 or held < self.settings.min_steps // 2:
             return
         place = {int(row): i for i, row in enumerate(own.rows)}
-        comparison = Comparison(own, self.settings).settled()
+        rate = self.settings.spread_false_alarm_rate / SPREAD_LOOKS
+        comparison = Comparison(own, replace(self.settings, spread_false_alarm_rate=rate)).settled()
         if known := {place[row] for row in self._late if row in place}:
             comparison = comparison.without(known)
         self._slow_mode = np.zeros(len(self.infos), bool)
