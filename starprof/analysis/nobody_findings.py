@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from starprof.analysis.causes import Case, explain_by_counters, ms, pct
+from starprof.analysis.causes import Case, explain_by_counters, ms, pct, to_record
 from starprof.analysis.causes.base import COINCIDES, rank_names
 from starprof.analysis.causes.phase import WORDS, split_in_words
 from starprof.analysis.causes.processes import main_process
@@ -37,6 +37,9 @@ def unblamed_periodic_finding(context: Context, slowness: Slowness) -> Finding:
         verify=f"The step that comes {every} should last as long as the others.",
         next="Name that work with starprof.span to see what it is.",
     )
+
+
+COLD = "A cold page cache is one possible reason: read the same data a second time, then the stall must be gone."
 
 
 def one_off_findings(context: Context, found: list[Slowness]) -> list[tuple[Slowness, Finding]]:
@@ -74,7 +77,7 @@ def _one_off_finding(context: Context, slowness: Slowness) -> Finding:
         action="None needed unless it comes back.",
         verify=f"Look at step {int(context.own.steps[slowness.start])} in the report; record longer to see whether "
         "such steps recur.",
-        next=shared.next,
+        next=" ".join(part for part in (shared.next, COLD if named == causes.DATA_LOADING else "") if part),
     )
 
 
@@ -204,7 +207,16 @@ def uniform_finding(context: Context, slowness: Slowness) -> Finding:
         action="Look for what changed for everybody at that step: batch size or sequence length, data set, learning "
         "phase, clocks or limits of all nodes, shared storage.",
         verify="Undo the change and compare the ranks' own time per step.",
+        next=_to_collect(case),
     )
+
+
+def _to_collect(case: Case) -> str:
+    """What would tell why everybody is slower; counters that were collected show nothing that changed."""
+    record = to_record(case)
+    if record:
+        return f"{record[0].upper()}{record[1:]}: step times alone can't tell why."
+    return "The counters that were collected show no change by as much: note batch sizes, data and settings per step."
 
 
 def _case_against_the_past(context: Context, slowness: Slowness) -> Case:

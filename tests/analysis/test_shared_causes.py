@@ -6,7 +6,7 @@ import pytest
 from verdicts import blamed, only_finding, words
 
 from starprof.analysis import diagnose
-from starprof.analysis.synthetic import Slow, SyntheticRun, Trouble
+from starprof.analysis.synthetic import Quota, Slow, SyntheticRun, Trouble
 from starprof.model import causes
 
 HOT = {
@@ -92,3 +92,25 @@ def test_an_input_stall_of_a_machine_in_one_step_is_one_finding_and_the_others_o
     assert "Ranks 4-7 were late" in text
     assert ("all 4 ranks of node1" in text) == hosts
     assert ("not recorded" in text) != hosts
+    assert "second time" in finding.next
+
+
+def test_two_faults_of_two_kinds_are_two_findings_with_their_own_causes():
+    verdict = diagnose(data_of(Trouble((1,), COMPUTE, HOT, start=100), Quota(6, start=100), gpus=True))
+    assert {f.ranks: f.cause for f in verdict.findings} == {(1,): causes.GPU_THERMAL, (6,): causes.CGROUP_THROTTLING}
+
+
+def test_two_gpus_of_one_machine_with_different_faults_are_not_lumped_together():
+    foreign = {"gpu_sample.foreign_processes": 1.0, "gpu_sample.foreign_memory_bytes": 9e9}
+    faults = (Trouble((4,), COMPUTE, HOT, start=100), Trouble((5,), COMPUTE, foreign, start=100))
+    verdict = diagnose(data_of(*faults, gpus=True))
+    assert {f.ranks: f.cause for f in verdict.findings} == {
+        (4,): causes.GPU_THERMAL,
+        (5,): causes.GPU_FOREIGN_PROCESS,
+    }
+
+
+def test_everybody_slower_without_counters_says_what_to_collect():
+    verdict = diagnose(data_of(Slow("backward", us=30_000, start=150), counters=False))
+    assert (verdict.verdict, blamed(verdict)) == ("uniform", set())
+    assert "process_sample" in only_finding(verdict).next

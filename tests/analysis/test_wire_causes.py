@@ -184,3 +184,21 @@ def test_two_gpus_that_both_lost_links_can_be_the_two_ends_and_neither_is_blamed
 def test_traffic_that_was_there_at_the_same_rate_before_is_not_blamed_for_a_later_rise():
     verdict = verdict_of(Trouble((1,), SLOWER, start=120), replace(SHARED, adds={}))
     assert only_finding(verdict).cause != causes.SHARED_NIC
+
+
+def test_a_port_that_was_always_slower_is_the_limit_only_when_its_bytes_fill_the_reduction():
+    slow = Trouble((1,), shows={"nic_sample.speed_mbit": 1000.0})
+    full = verdict_of(slow, transfer_us=34_000.0)  # 4 MB take 32 ms at 1 Gbit/s
+    assert (only_finding(full).cause, blamed(full)) == (causes.NIC_DEGRADED, {1})
+    assert verdict_of(slow, transfer_us=150_000.0).findings == ()
+
+
+def test_drops_that_a_node_always_counts_are_no_finding_though_reductions_take_long():
+    assert verdict_of(replace(DROPPING, adds={}), transfer_us=40_000.0).findings == ()
+
+
+def test_a_few_drops_among_very_many_packets_are_not_loss():
+    data = SyntheticRun(nodes=4, faults=(replace(DROPPING, start=120),)).data()
+    samples = data.samples["nic_sample"]
+    samples["rx_packets"] = (samples["mono_ns"] - samples["mono_ns"].min()) / 1e9 * 8e6
+    assert only_finding(diagnose(data)).cause == causes.UNKNOWN

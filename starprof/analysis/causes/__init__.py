@@ -88,7 +88,7 @@ def _counts(explanation: Explanation) -> bool:
     return explanation.cause not in phase.CAUSES
 
 
-def _to_record(case: Case) -> str:
+def to_record(case: Case) -> str:
     """Which counters would tell more, empty when all that matter were collected."""
     tables = ["process_sample", "cgroup_sample"]
     if any((case.own.infos[row].device or "").startswith("cuda") for row in case.rows):
@@ -104,7 +104,7 @@ def _unknown(case: Case, found: list[Explanation]) -> Explanation:
     evidence = [f"The excess of {case.who} is spread over the step: {split}."] if split else []
     if partly:
         evidence.append("No cause covers 80 % of it: " + "; ".join(partly) + ".")
-    record = _to_record(case)
+    record = to_record(case)
     return Explanation(
         cause=causes.UNKNOWN,
         share=max((e.share for e in found), default=0.0),
@@ -118,4 +118,4 @@ def _unknown(case: Case, found: list[Explanation]) -> Explanation:
     )
 
 
-__all__ = ["RULES", "Case", "Explanation", "Rule", "explain", "explain_by_counters", "ms", "pct"]
+__all__ = ["RULES", "Case", "Explanation", "Rule", "explain", "explain_by_counters", "ms", "pct", "to_record"]

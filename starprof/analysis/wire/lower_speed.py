@@ -24,9 +24,9 @@ def explain(case: WireCase) -> WireCause | None:
         return None
     port, speed = max(odd, key=lambda each: each[1].usual_low / each[1].now)
     ratio = speed.now / speed.usual_low
-    located = tuple(nodes) == case.place.places and not case.place.by_rank
+    located = tuple(nodes) == case.place.places and not case.place.by_rank and case.place.slow is not None
     # A transfer bound by the link takes at least so much longer; latency and queues come on top.
-    covered = case.before_us * (1.0 / ratio - 1.0) / case.rise_us if case.rise_us > 0 else 1.0
+    covered = case.before_us * (1.0 / ratio - 1.0) / case.rise_us if case.rise_us > 0 else _bound(case, port, speed.now)
     errors = case.rate(port, ERRORS)
     with_errors = f" and {errors:.1f} errors/s" if errors >= MIN_ERRORS_PER_S else ""
     return WireCause(
@@ -44,6 +44,15 @@ def explain(case: WireCase) -> WireCause | None:
         verify="At its full speed the reduction must be as fast as before; if it is not, the speed was not the cause.",
         remaining=ratio,
     )
+
+
+def _bound(case: WireCase, port: Port, speed_mbit: float) -> float:
+    """Share of the reduction that its bytes alone take at the port's speed: without a past, whether it is the limit."""
+    start, end = case.windows.slow_ns(case.row_of(port.node))
+    steps = case.windows.slow[1] - case.windows.slow[0]
+    sent = max(case.rate(port, (name,)) for name in BYTES) * (end - start) / 1e9
+    at_line_rate_s, reduced_s = sent / (speed_mbit * MBIT_BYTES), steps * case.after_us / 1e6
+    return min(1.0, at_line_rate_s / reduced_s) if reduced_s > 0 else 0.0
 
 
 def _references(speed: Contrast) -> str:
