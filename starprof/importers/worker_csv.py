@@ -48,7 +48,7 @@ def recognises(source: Source) -> bool:
 
 
 def read(sources: Sequence[Source]) -> RunData:
-    """One table, or one per worker with the worker's number in its file name.
+    """One table with all workers of one job.
 
     Raises:
         InputError: it can't be understood, or holds no times of workers.
@@ -57,7 +57,7 @@ def read(sources: Sequence[Source]) -> RunData:
     if len(tables) > 1:
         raise InputError(
             f"{len(tables)} tables of worker times ({', '.join(s.base for s, _ in tables[:3])}"
-            f"{', ...' if len(tables) > 3 else ''}) are several jobs: name one of them"
+            f"{', ...' if len(tables) > 3 else ''}) are several jobs, or parts of one: name one, or put the parts together"
         )
     source, layout = tables[0]
     if is_variation(source, layout):
