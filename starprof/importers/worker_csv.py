@@ -57,7 +57,7 @@ def read(sources: Sequence[Source]) -> RunData:
     if len(tables) > 1:
         raise InputError(
             f"{len(tables)} tables of worker times ({', '.join(s.base for s, _ in tables[:3])}"
-            f"{', ...' if len(tables) > 3 else ''}) are several jobs, or parts of one: name one, or put the parts together"
+            f"{', ...' if len(tables) > 3 else ''}) are several jobs, or parts of one: name one, or join the parts"
         )
     source, layout = tables[0]
     if is_variation(source, layout):
