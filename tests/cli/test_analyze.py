@@ -218,4 +218,4 @@ def test_several_paths_are_one_run(logs, analyze):
 def test_what_nobody_reads_is_named(logs, analyze):
     (logs / "notes.bin").write_bytes(b"\x00\x01")
     (logs / "empty.log").write_bytes(b"")
-    assert "not read: empty.log (empty), notes.bin" in analyze(logs)[2]
+    assert "not read: empty.log (empty), notes.bin" in analyze(logs, "--json")[2]
