@@ -248,12 +248,7 @@ def counted_finding(context: Context, slowness: Slowness) -> Finding:
     node = own.infos[0].node
     here = [row for row, info in enumerate(own.infos) if info.node == node]
     cores = counters.cores.get(node)
-    threads = sum(
-        threads
-        for row in here
-        if (rows := main_process(context, row)) is not None
-        and (threads := counters.mean(rows, "threads", *context.whole_span_ns(row))) == threads
-    )
+    threads = _threads(context, here)
     place = counters.host(node)
     if slowness.span == causes.CGROUP_THROTTLING:
         first = (
@@ -283,3 +278,10 @@ def counted_finding(context: Context, slowness: Slowness) -> Finding:
         action=action,
         verify=verify,
     )
+
+
+def _threads(context: Context, rows: list[int]) -> float:
+    """Threads of some ranks' own processes, where they were counted."""
+    sampled = ((row, samples) for row in rows if (samples := main_process(context, row)) is not None)
+    counts = [context.counters.mean(samples, "threads", *context.whole_span_ns(row)) for row, samples in sampled]
+    return sum(count for count in counts if count == count)
