@@ -71,8 +71,9 @@ def _section(section: Section) -> str:
 def _top(material: Material) -> str:
     """The line above the verdict: which run this is."""
     verdict, run = material.verdict, material.run
-    nodes = len({rank.node for rank in run.ranks})
-    size = f"{verdict.ranks} rank{'s' if verdict.ranks != 1 else ''} on {nodes} node{'s' if nodes != 1 else ''}"
+    nodes = len({rank.node for rank in run.ranks if rank.node >= 0})
+    size = f"{verdict.ranks} rank{'s' if verdict.ranks != 1 else ''}"
+    size += f" on {nodes} node{'s' if nodes != 1 else ''}" if nodes else ""
     steps = f"steps {verdict.steps[0]:,}-{verdict.steps[1]:,}" if verdict.steps else ""
     rest = "".join(f"<span>{text(part)}</span>" for part in (size, steps) if part)
     note = str(run.info.get("note") or "")

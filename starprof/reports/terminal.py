@@ -81,9 +81,11 @@ def _headline(out: _Lines, run: RunData, verdict: Verdict) -> None:
     if verdict.cost.money is not None:
         out.text(f"In money: {words.money(verdict.cost)}")
     steps = f", steps {verdict.steps[0]}-{verdict.steps[1]}" if verdict.steps else ""
-    nodes = len({rank.node for rank in run.ranks})
+    nodes = len({rank.node for rank in run.ranks if rank.node >= 0})
     spent = f", {words.seconds(total)} in steps" if total == total else ""
-    size = f"{verdict.ranks} {_plural('rank', verdict.ranks)} on {nodes} {_plural('node', nodes)}"
+    size = f"{verdict.ranks} {_plural('rank', verdict.ranks)}" + (
+        f" on {nodes} {_plural('node', nodes)}" if nodes else ""
+    )
     if run.info.get("timing") == "job":
         size = "one series for the whole job" + (f" of {verdict.ranks} ranks" if verdict.ranks > 1 else "")
     out.text(f"{verdict.run}: {size}{steps}{spent}", DIM)
