@@ -135,7 +135,7 @@ def worker_run(source_format: str, sources: Sequence[Source], records: Records) 
         sources,
         ranks=ranks,
         steps=steps,
-        columns={"dur_us": (values * scale)[order], **{name: spent[order] for name, spent in spans.items()}},
+        columns={"dur_us": _whole(values * scale)[order], **{n: _whole(spent)[order] for n, spent in spans.items()}},
         start_ns=starts,
         timing=timing,
         unavailable=_unavailable(records, timing),
@@ -310,6 +310,12 @@ def _refuse_conflicts(where: str, records: Records, mean: Floats) -> None:
             f"{where}: worker {records.names[records.worker[first]]} has several times for {records.at_name} "
             f"{records.at[first]:g}: keep the rows of one run, and one time per step"
         )
+
+
+def _whole(us: Floats) -> Floats:
+    """Whole microseconds, as run files keep them: a kept run must give the same verdict."""
+    rounded: Floats = np.rint(us)
+    return rounded
 
 
 def _scale(values: Floats) -> float:
