@@ -191,7 +191,7 @@ def _circle(found: Waits, ranks: tuple[int, ...]) -> Finding:
         head = f"{rank_names(ranks).capitalize()} wait for one another, in calls of different groups."
         action = "Make the calls of all groups in the same order on all ranks."
     else:
-        head = f"{rank_names(ranks).capitalize()} have all joined the calls in which they wait, and these don't end."
+        head = f"All of {rank_names(ranks)} have joined the calls in which they wait, and these don't end."
         action = f"Look at the devices of {rank_names(ranks)} and the links between them: {LOOK_AT}."
     return Finding(
         kind="one-off",

@@ -202,13 +202,14 @@ def _add_group(
     waiting = pending & ~missing
     unknown = tuple(sorted(set(members.get(group, ())) - set(ranks.tolist())))
     held = _held(frame["started"].to_numpy(), waiting & (done == front))
-    if missing.any() or unknown or len(members.get(group, ranks)) == 1:
+    if missing.any() or unknown:
         held = np.zeros(len(ranks), bool)
     graph.stuck(zip(ranks[held].tolist(), starts[held].tolist(), strict=True))
     waiting &= ~held
     absent = ranks[missing | held].tolist()
     who = list(zip(ranks[waiting].tolist(), starts[waiting].tolist(), strict=True))
-    graph.add(group, who, absent or unknown or ranks[waiting].tolist())
+    if len(members.get(group, ())) != 1:  # alone in its group, a rank waits for nobody
+        graph.add(group, who, absent or unknown or ranks[waiting].tolist())
     lagging = pending & missing
     if lagging.any():
         # They may be victims of whoever else has not finished that earlier call.

@@ -225,7 +225,7 @@ def test_a_call_that_all_have_joined_and_that_does_not_end_is_nobodys():
     assert verdict.verdict == "hang"
     assert verdict.findings[0].ranks == ()
     assert verdict.findings[0].cause == causes.UNKNOWN
-    assert "have all joined" in told(verdict)
+    assert "have joined the calls" in told(verdict)
 
 
 def test_a_device_that_never_came_to_a_call_that_the_others_started_is_named():
