@@ -156,6 +156,13 @@ def test_a_slow_rank_among_unequal_sequences_is_named():
     assert [f.cause for f in verdict.findings if not f.ranks] == ["sequence-length"]
 
 
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("steps", [5, 30])
+def test_of_two_pipelines_of_two_stages_with_unequal_sequences_never_the_wrong_rank_is_named(seed, steps):
+    verdict = judged(pipelines=2, stages=2, steps=steps, cost=lengths(0.3), slow={(0, 1): 1.4}, seed=seed)
+    assert blamed(verdict) <= {2}
+
+
 def test_with_one_stage_a_slow_rank_is_not_told_from_longer_sequences():
     verdict = judged(pipelines=8, stages=1, cost=lengths(), slow={(4, 0): 2.0})
     assert verdict.verdict == "inconclusive"

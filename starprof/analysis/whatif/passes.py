@@ -109,6 +109,15 @@ class Passes:
         return own - lower_median(own, 1)
 
     @cached_property
+    def noise(self) -> float:
+        """How much single passes of a rank scatter, whatever their micro-batch: a logarithm; 0 with one stage."""
+        if self.row.shape[1] < 2:
+            return 0.0
+        between = np.diff(self.deviation, axis=3)  # of two stages: what the micro-batch costs cancels
+        around = np.abs(between - median(between, (0, 1)))
+        return 1.4826 * float(median(around, (0, 1, 2, 3)).item()) / 2**0.5
+
+    @cached_property
     def by_pipeline(self) -> Floats:
         """How much each pipeline's micro-batches cost in all stages, against the others', per step, shape (S, D)."""
         shared = median(self.common, 1)[:, 0, :, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -19,8 +20,10 @@ from starprof.model.verdict import FindingKind
 
 EVEN_SCATTER = 0.05
 """Micro-batches that differ by less are alike (standard deviation of the logarithm)."""
-FIRST_SHARE = 0.5
-"""Ranks that are slow by at least this part of the slowest one are taken together with it."""
+NOISE_BIAS = 0.8
+"""Lower medians of few noisy stages lie too low by up to this part of the noise, more so beside a slow rank."""
+LEVEL_Z = 4.0
+"""Standard errors of what two pipelines' micro-batches cost by which a rank must be slower to be told from it."""
 SURE_Z = 10.0
 DATA_DIFFER = 0.5
 """From this correlation of forward and backward passes on a pipeline's micro-batches differ by what they hold."""
@@ -38,29 +41,56 @@ def least_steps(steps: int, settings: Settings) -> int:
     return min(settings.min_slow_steps, max(3, steps))
 
 
-def slow_ranks(replay: Replay, passes: Passes, settings: Settings) -> tuple[list[Suspect], Passes]:
+def slow_ranks(replay: Replay, measured: Passes, settings: Settings) -> tuple[list[Suspect], Passes]:
     """Ranks that are persistently slower than their peers, slowest first, and the passes without their slowness.
 
-    The slowest are taken first and their slowness taken out, because it shifts what the others are compared with.
+    One is taken at a time, the slowest, and its slowness taken out: it shifts what the others are compared with. What
+    is left of it then shows once more.
     """
-    suspects: list[Suspect] = []
-    while len(suspects) < max(1, passes.row.size // 2):
-        steps, pipelines, stages = passes.by_rank.shape
-        series = passes.by_rank.reshape(steps, pipelines * stages)
-        found = high_rows(series, settings.min_lateness, least_steps(steps, settings)) if pipelines > 1 else []
-        if not found:
+    stages = measured.row.shape[1]
+    passes, taken = measured, dict[int, High]()
+    for _ in range(measured.row.size):
+        high = _slowest(passes, settings)
+        if high is None:
             break
-        highest = max(high.height for high in found)
-        now = sorted((h for h in found if h.height >= FIRST_SHARE * highest), key=lambda h: -h.height)
-        for high in now:
-            told = stages > 1 or _even(passes, high.row, high)
-            suspects.append(
-                _suspect(replay, passes, high, settings) if told else _undecided(replay, passes, high, high.row)
-            )
-        for high in now:
-            at = np.unravel_index(high.row, passes.row.shape)
-            passes = passes.scaled(_factor(passes, high, (int(at[0]), int(at[1]))))
-    return suspects, passes
+        before = taken.get(high.row)
+        taken[high.row] = high if before is None else replace(before, height=before.height + high.height)
+        at = np.unravel_index(high.row, passes.row.shape)
+        passes = passes.scaled(_factor(passes, high, (int(at[0]), int(at[1]))))
+    if _ambiguous(measured, list(taken.values())):
+        return [], measured
+    return [
+        _suspect(replay, measured, high, settings)
+        if stages > 1 or _even(measured, high.row, high)
+        else _undecided(replay, measured, high, high.row)
+        for high in sorted(taken.values(), key=lambda h: -h.height)
+    ], passes
+
+
+def _ambiguous(measured: Passes, found: list[High]) -> bool:
+    """Of two pipelines of two stages a rank is slow, or the one across from it: only their mean work tells which.
+
+    It does where micro-batches are many or alike; two that are found across from each other mean that it did not.
+    """
+    if measured.row.shape != (2, 2) or not found:
+        return False
+    everything = slice(None)
+    scatter = max(measured.scatter(pipeline, everything) for pipeline in range(2))
+    if scatter <= EVEN_SCATTER:
+        return False
+    error = scatter * (2.0 / (measured.deviation.shape[0] * measured.deviation.shape[1])) ** 0.5
+    across = {high.row for high in found} in ({0, 3}, {1, 2})
+    return across or min(high.height for high in found) < LEVEL_Z * error
+
+
+def _slowest(passes: Passes, settings: Settings) -> High | None:
+    steps, pipelines, stages = passes.by_rank.shape
+    if pipelines < 2:
+        return None
+    series = passes.by_rank.reshape(steps, pipelines * stages)
+    least = max(settings.min_lateness, NOISE_BIAS * passes.noise)
+    found = high_rows(series, least, least_steps(steps, settings))
+    return max(found, key=lambda high: high.height, default=None)
 
 
 def uneven_pipelines(replay: Replay, passes: Passes, settings: Settings) -> list[Suspect]:
