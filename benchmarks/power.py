@@ -20,7 +20,7 @@ import numpy as np
 from false_alarms import healthy_run
 
 from starprof.analysis import diagnose
-from starprof.analysis.online import OnlineDetector
+from starprof.analysis.live.detector import OnlineDetector
 from starprof.analysis.synthetic import Slow, SyntheticRun
 
 STEPS = 200

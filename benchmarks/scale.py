@@ -17,7 +17,7 @@ import time
 
 import numpy as np
 
-from starprof.analysis.long_run import diagnose_long
+from starprof.analysis.long.run import diagnose_long
 from starprof.analysis.synthetic import SyntheticRun
 from starprof.model.rundata import RunData, Steps
 

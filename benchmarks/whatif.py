@@ -74,7 +74,7 @@ def peak_mb() -> int:
 def measure(path: str) -> dict[str, float | int | str]:
     """Read and judge one trace; CPU seconds beside wall seconds, because a busy machine stretches only the latter."""
     import starprof.analysis.whatif
-    import starprof.importers.op_trace  # noqa: F401 - what is imported late would count as memory of the trace
+    import starprof.importers.traces.op_trace  # noqa: F401 - what is imported late would count as memory of the trace
 
     before = peak_mb()
     wall, cpu = time.perf_counter(), time.process_time()

@@ -17,7 +17,7 @@ from starprof.analysis.counted import counted_losses
 from starprof.analysis.counters import Counters
 from starprof.analysis.findings import Context
 from starprof.analysis.judges import JUDGES
-from starprof.analysis.network_findings import network_finding
+from starprof.analysis.network.findings import network_finding
 from starprof.analysis.noise import MANY_RANKS
 from starprof.analysis.own_time import OwnTime, own_time
 from starprof.analysis.persistent import rotating_periods, rotating_stretches, slow_ranks
@@ -25,7 +25,7 @@ from starprof.analysis.receipt import not_collected, overhead
 from starprof.analysis.settings import DEFAULT, Settings
 from starprof.analysis.shared import slower_alone, uniform_slowness
 from starprof.analysis.skew_findings import stage_finding, workload_finding
-from starprof.analysis.slow_reductions import collateral, explained, rise_share, slow_reductions
+from starprof.analysis.network.slow_reductions import collateral, explained, rise_share, slow_reductions
 from starprof.analysis.slowness import Slowness
 from starprof.analysis.special import special_work
 from starprof.analysis.spiky import single_steps

@@ -8,18 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from starprof.analysis import (
-    arrivals,
-    call_statistics,
-    counters_only,
-    data_readiness,
-    data_waits,
-    hang,
-    job_series,
-    pairs,
-    whatif,
-    workers,
-)
+from starprof.analysis import counters_only, whatif, workers
+from starprof.analysis.calls import arrivals, statistics
+from starprof.analysis.hangs import judge as hangs
+from starprof.analysis.job import judge as job
+from starprof.analysis.link_tests import judge as link_tests
+from starprof.analysis.loading import readiness, waits
 from starprof.analysis.settings import Settings
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Verdict
@@ -27,14 +21,14 @@ from starprof.model.verdict import Verdict
 Judge = Callable[[RunData, Settings, Verdict], Verdict | None]
 
 JUDGES: tuple[Judge, ...] = (
-    hang.judge,
+    hangs.judge,
     whatif.judge,
     arrivals.judge,
-    call_statistics.judge,
-    job_series.judge,
-    data_waits.judge,
+    statistics.judge,
+    job.judge,
+    waits.judge,
     workers.judge,
-    data_readiness.judge,
-    pairs.judge,
+    readiness.judge,
+    link_tests.judge,
     counters_only.judge,
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from starprof.analysis.arrays import Bools
 from starprof.analysis.cost import Reduction
-from starprof.analysis.network import Location
+from starprof.analysis.network.location import Location
 from starprof.model.verdict import FindingKind
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from starprof.importers.stamps import COUNTED, LOCAL_STAMPS, UTC_STAMPS
+from starprof.importers.logs.stamps import COUNTED, LOCAL_STAMPS, UTC_STAMPS
 from starprof.model.columns import row
 from starprof.model.rundata import RankInfo, RunData
 from starprof.model.tables.job import NODE

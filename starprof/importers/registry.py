@@ -9,23 +9,23 @@ from typing import cast
 from starprof.importers.base import Importer
 
 MODULES: tuple[str, ...] = (
-    "mllog",
-    "op_trace",
-    "kineto",
-    "tracelens",
-    "msprof",
-    "flight_recorder",
-    "nccl_inspector",
-    "horovod_timeline",
-    "readiness",
-    "pair_table",
-    "worker_csv",
-    "training_log",
-    "worker_text",
+    "logs.mllog",
+    "traces.op_trace",
+    "traces.kineto",
+    "traces.tracelens",
+    "traces.msprof",
+    "nccl.flight_recorder",
+    "nccl.nccl_inspector",
+    "traces.horovod_timeline",
+    "workers.readiness",
+    "nccl.pair_table",
+    "workers.worker_csv",
+    "logs.training_log",
+    "workers.worker_text",
 )
 """Modules of this package. The order decides where a folder holds several formats, and where a file fits several."""
 
-METRICS: tuple[str, ...] = ("nvidia_smi", "dmon", "prometheus", "sagemaker")
+METRICS: tuple[str, ...] = ("metrics.nvidia_smi", "metrics.dmon", "metrics.prometheus", "metrics.sagemaker")
 """Modules whose runs hold samples and no steps: they are read beside one of the others, or alone."""
 
 

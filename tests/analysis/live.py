@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from starprof.analysis.online import OnlineDetector
+from starprof.analysis.live.detector import OnlineDetector
 from starprof.analysis.settings import DEFAULT
 from starprof.analysis.synthetic import Slow
 

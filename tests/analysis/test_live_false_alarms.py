@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from live import events
 
-from starprof.analysis.online_rules import live_z
+from starprof.analysis.live.rules import live_z
 from starprof.analysis.settings import DEFAULT
 from starprof.analysis.synthetic import SyntheticRun
 

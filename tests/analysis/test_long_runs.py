@@ -8,10 +8,10 @@ from live import slowed
 from verdicts import blamed
 
 from starprof.analysis import diagnose
-from starprof.analysis.long_run import diagnose_long, scan_run
+from starprof.analysis.long.run import diagnose_long, scan_run
 from starprof.analysis.own_time import own_time
 from starprof.analysis.peers import peer_centre
-from starprof.analysis.scan import Budget
+from starprof.analysis.long.scan import Budget
 from starprof.analysis.settings import DEFAULT
 from starprof.analysis.synthetic import SyntheticRun
 from starprof.model.rundata import Steps

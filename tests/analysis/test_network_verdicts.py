@@ -4,8 +4,8 @@ import pytest
 from verdicts import blamed, only_finding, verdict_of, words
 
 from starprof.analysis import diagnose
-from starprof.analysis.links import Link
-from starprof.analysis.network import explaining, slow_pairs
+from starprof.analysis.network.links import Link
+from starprof.analysis.network.location import explaining, slow_pairs
 from starprof.analysis.synthetic import SlowNic, SyntheticRun
 from starprof.model import causes
 

@@ -7,7 +7,7 @@ import pytest
 from live import events, live, slowed, stream
 
 from starprof.analysis import diagnose
-from starprof.analysis.online import OnlineDetector
+from starprof.analysis.live.detector import OnlineDetector
 from starprof.analysis.settings import DEFAULT
 from starprof.analysis.synthetic import Slow, SyntheticRun
 from starprof.errors import InputError

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from kineto_lab import KERNELS, Job, write
 
 from starprof.errors import InputError
-from starprof.importers import eventstream, kineto
 from starprof.importers.load import load
 from starprof.importers.source import Source
+from starprof.importers.traces import eventstream, kineto
 
 SMALL = Job(world=2, steps=2, calls=3)
 

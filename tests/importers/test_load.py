@@ -10,10 +10,10 @@ from samples import samples
 
 from starprof.analysis import diagnose
 from starprof.errors import InputError, UsageError
-from starprof.importers import nvidia_smi, prometheus
 from starprof.importers.base import OWN, run_of
 from starprof.importers.load import load
 from starprof.importers.merge import with_metrics
+from starprof.importers.metrics import nvidia_smi, prometheus
 from starprof.importers.registry import importers
 from starprof.importers.source import Source
 from starprof.model.rundata import RankInfo

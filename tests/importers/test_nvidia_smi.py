@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from metric_texts import SMI_HEADER, smi_csv, smi_row, source
 
 from starprof.errors import InputError
-from starprof.importers import dmon, nvidia_smi
-from starprof.importers.units import number
+from starprof.importers.metrics import dmon, nvidia_smi
+from starprof.importers.metrics.units import number
 
 __all__ = ["source"]
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from starprof.errors import InputError
-from starprof.importers.pickles import read_pickle
+from starprof.importers.nccl.pickles import read_pickle
 
 SCALARS = st.one_of(
     st.none(),

@@ -6,8 +6,8 @@ import pytest
 from metric_texts import source
 
 from starprof.errors import InputError
-from starprof.importers import prometheus
-from starprof.importers.prometheus_text import parse_labels
+from starprof.importers.metrics import prometheus
+from starprof.importers.metrics.prometheus_text import parse_labels
 
 __all__ = ["source"]
 T0 = 1_770_000_000

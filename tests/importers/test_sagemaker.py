@@ -7,8 +7,8 @@ from metric_texts import source
 
 from starprof.analysis import diagnose
 from starprof.errors import InputError
-from starprof.importers import sagemaker
 from starprof.importers.load import load
+from starprof.importers.metrics import sagemaker
 
 __all__ = ["source"]
 T0 = 1_591_748_109

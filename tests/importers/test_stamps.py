@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starprof.importers.stamps import LOCAL_STAMPS, UTC_STAMPS, parse_stamp, since_1970_ns
+from starprof.importers.logs.stamps import LOCAL_STAMPS, UTC_STAMPS, parse_stamp, since_1970_ns
 
 T = 1_769_855_415
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from starprof.analysis import diagnose
 from starprof.errors import InputError
 from starprof.importers.load import load
-from starprof.importers.log_lines import rank_of_line, rank_of_name, stamp_of
-from starprof.importers.log_reader import LogReader
+from starprof.importers.logs.lines import rank_of_line, rank_of_name, stamp_of
+from starprof.importers.logs.reader import LogReader
 
 
 @pytest.fixture

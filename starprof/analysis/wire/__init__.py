@@ -1,7 +1,7 @@
 """Why a reduction takes longer, from the counters of interfaces, sockets and GPU links: one module per cause.
 
 A rule looks at one `WireCase` and returns a `WireCause` or None; the first that covers enough names the cause. A link
-that only the sockets' round trips show is located afterwards (`starprof.analysis.network`).
+that only the sockets' round trips show is located afterwards (`starprof.analysis.network.location`).
 """
 
 from __future__ import annotations

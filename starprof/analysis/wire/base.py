@@ -11,8 +11,8 @@ import numpy as np
 
 from starprof.analysis.causes.contrast import NAN, Contrast
 from starprof.analysis.counters import Counters
-from starprof.analysis.links import Windows
-from starprof.analysis.network import Location
+from starprof.analysis.network.links import Windows
+from starprof.analysis.network.location import Location
 from starprof.analysis.own_time import OwnTime
 
 if TYPE_CHECKING:

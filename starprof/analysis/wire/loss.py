@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from starprof.analysis.causes.base import pct
-from starprof.analysis.links import Pair, sockets
-from starprof.analysis.network import MIN_OVERLIMITS_PER_S, explaining_pairs
+from starprof.analysis.network.links import Pair, sockets
+from starprof.analysis.network.location import MIN_OVERLIMITS_PER_S, explaining_pairs
 from starprof.analysis.wire.base import WireCase, WireCause, among_nodes, minority, ranks_on
 from starprof.model import causes
 

@@ -1,0 +1,1 @@
+"""Collective calls with their durations: who arrives last waits least."""

@@ -1,0 +1,1 @@
+"""Jobs that stand still: which ranks the others wait for, from the calls that are pending."""

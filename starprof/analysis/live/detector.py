@@ -1,0 +1,366 @@
+"""The diagnosis of a job while it runs: one step at a time, in bounded memory, with the offline detector's statistics.
+
+Every step's own time is compared with the robust centre of same-role peers, as in `comparison`; from time to time the
+noise, the slow mode and the settled references are measured anew by that module on the remembered steps. A rank is
+`provisional` when it is plainly late in a few steps running, which a one-off can still explain; it is `confirmed` when
+it is late over a window that the offline rules would accept; a provisional one that is not late any more is
+`withdrawn`, a confirmed one has `ended`, and both are watched again from then on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from starprof.analysis.arrays import Bools, Floats, Ints
+from starprof.analysis.comparison import Comparison
+from starprof.analysis.detect import CONTINUES_AT, ONSET_IS_START, least_steps
+from starprof.analysis.live.finding import LiveFinding, Status, late_share_of, lost_us, mean_of, onset_of
+from starprof.analysis.noise import Noise
+from starprof.analysis.live.rules import SUDDEN_STEPS, WIDTHS, Alarms, look
+from starprof.analysis.own_time import WARM_UP_FACTOR, OwnTime
+from starprof.analysis.peers import median_of_others, peer_groups
+from starprof.analysis.live.ring import Ring
+from starprof.analysis.settings import DEFAULT, Settings
+from starprof.errors import InputError
+from starprof.model.rundata import RankInfo
+
+END_Z = 4.0
+RECENT_STEPS = 32
+KEPT_FINDINGS = 256
+FIRST_MEASUREMENT = 48
+KNOWN_MEMORY = 12
+"""Noise must have been watched for this many times its memory before anybody is judged by it."""
+STEADIER_HALF = 0.8
+"""Mean of the lower half of normal values lies this many standard deviations below their mean."""
+MEMORY_ERRORS = 2.0
+SPREAD_LOOKS = 8
+"""How often the constant differences are measured anew in a thousand steps: each time is a chance to be wrong."""
+
+
+@dataclass
+class _Late:
+    """What the detector keeps of a late rank: the finding, its past lateness and where the onset lies in the stream."""
+
+    finding: LiveFinding
+    past: float
+    onset_at: int
+    level: float = 0.0
+    lost_us: float = 0.0
+
+
+class OnlineDetector:
+    """Watches the steps of a running job.
+
+    Memory is fixed by the number of ranks and `Settings.live_window_steps`. A step costs the same however long the job
+    has run; measuring the noise anew (at doubling distances, then once a window) is the only dearer one.
+    """
+
+    def __init__(self, ranks: Sequence[RankInfo], settings: Settings = DEFAULT) -> None:
+        """Watch these ranks; the vectors of `observe` are in the same order.
+
+        Raises:
+            InputError: fewer than two ranks.
+        """
+        if len(ranks) < 2:
+            raise InputError("A running job is judged by comparing its ranks: at least two are needed.")
+        self.infos = tuple(ranks)
+        self.settings = settings
+        self.history: deque[LiveFinding] = deque(maxlen=KEPT_FINDINGS)
+        self.first_step: int | None = None
+        self.last_step: int | None = None
+        self.run_us = 0.0
+        self._groups = peer_groups([info.role for info in ranks])
+        self._members = _members(self._groups)
+        self._ring = Ring(len(ranks), max(settings.live_window_steps, 2 * int(WIDTHS[-1])))
+        self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT_STEPS)
+        self._excess_us = np.zeros(len(ranks))
+        self._late: dict[int, _Late] = {}
+        self._since = np.zeros(len(ranks), np.int64)
+        self._slow_mode = np.zeros(len(ranks), bool)
+        self._alone_usual = np.full(len(ranks), np.nan)
+        self._usual = 0.0
+        self._noise: Noise | None = None
+        self._armed = False
+        self._warm_up_left = settings.warm_up_steps
+        self._next_measurement = FIRST_MEASUREMENT
+        self._measured_before = False
+
+    @property
+    def findings(self) -> tuple[LiveFinding, ...]:
+        """Ranks that are late now, provisional or confirmed, most costly first."""
+        now = [self._current(row, late) for row, late in self._late.items()]
+        return tuple(sorted(now, key=lambda finding: -finding.lost_us))
+
+    @property
+    def armed(self) -> bool:
+        """Whether enough is known of the noise to judge anybody anew."""
+        return self._armed
+
+    @property
+    def healthy_step_us(self) -> float:
+        """Typical recent step time if nobody were late, as in `OwnTime`; 0 before the first judged step."""
+        return float(np.median([sum(parts) for parts in self._recent])) if self._recent else 0.0
+
+    def observe(self, step: int, own_us: ArrayLike, blocked_us: ArrayLike) -> tuple[LiveFinding, ...]:
+        """Take in a step and say which findings are new or changed their status.
+
+        Args:
+            step: step number, growing; missing numbers are steps nobody recorded.
+            own_us: each rank's regular own time (without garbage collection, checkpoints, evaluation, compilation),
+                microseconds, NaN where there is no record, shape (R,).
+            blocked_us: each rank's time in collectives, likewise.
+
+        Raises:
+            InputError: the vectors' length is not the number of ranks, or the step number does not grow.
+        """
+        own, blocked = self._checked(step, own_us, blocked_us)
+        if np.isnan(own).sum() * 2 > len(own):
+            return ()
+        if self.first_step is None:
+            self.first_step = step
+        self.last_step = step
+        if self._warm_up_left > 0:
+            self._warm_up_left -= 1
+            return ()
+        self._push(step, own, blocked)
+        if self._ring.pushed >= self._next_measurement:
+            self._measure()
+        if self._noise is None:
+            return ()
+        return self._judge(step, own, self._noise)
+
+    def _checked(self, step: int, own_us: ArrayLike, blocked_us: ArrayLike) -> tuple[Floats, Floats]:
+        own, blocked = (np.array(v, dtype=np.float64) for v in (own_us, blocked_us))
+        if own.shape != (len(self.infos),) or blocked.shape != own.shape:
+            raise InputError(f"Step {step} has {own.size} own and {blocked.size} blocked times for {len(self.infos)}.")
+        if self.last_step is not None and step <= self.last_step:
+            raise InputError(f"Step {step} came after step {self.last_step}; steps must grow.")
+        own[~(np.isfinite(own) & (own >= 0.0))] = np.nan
+        blocked[~(np.isfinite(blocked) & (blocked >= 0.0))] = np.nan
+        return own, blocked
+
+    def _push(self, step: int, own: Floats, blocked: Floats) -> None:
+        """Lateness of the step, as `Comparison.capped` has it."""
+        transfer = float(np.nanmin(blocked)) if not np.isnan(blocked).all() else 0.0
+        self._recent.append((float(np.nanmedian(own)), transfer))
+        self.run_us += float(np.nanmax(own)) + transfer
+        self._excess_us = self._lateness_us(own)
+        share = self._excess_us / max(self.healthy_step_us, 1.0)
+        cap = self.settings.lateness_cap
+        self._ring.push(step, own, transfer, np.clip(share, -cap, cap) - self._usual)
+        self._since += 1
+
+    def _lateness_us(self, own: Floats) -> Floats:
+        """Own time minus the peers' centre, shape (R,); a rank without peers against its own past."""
+        late = own - self._centre(own)
+        alone = np.isnan(late) & ~np.isnan(self._alone_usual) & ~np.isnan(own)
+        if alone.any():
+            relative = (own / self._alone_usual)[:, None]
+            late[alone] = ((relative - median_of_others(relative))[:, 0] * self._alone_usual)[alone]
+        return late
+
+    def _centre(self, own: Floats) -> Floats:
+        """Median of the other peers that are not late themselves, shape (R,)."""
+        blamed = self._blamed()
+        good = np.where(blamed, np.nan, own)
+        padded = np.r_[good, np.nan][self._members]
+        centre = np.empty(len(own) + 1)
+        centre[self._members] = median_of_others(padded)
+        return centre[:-1]
+
+    def _blamed(self) -> Bools:
+        blamed = self._slow_mode.copy()
+        blamed[list(self._late)] = True
+        return blamed
+
+    def _measure(self) -> None:
+        """Noise, slow mode and references from the remembered steps, by the offline detector's own means."""
+        if not self._measured_before:
+            self._measured_before = True
+            self._ring.drop_oldest(_warm_up(self._ring.own_us()))
+            self._since = np.minimum(self._since, len(self._ring))
+        held = len(self._ring)
+        self._next_measurement = self._ring.pushed + min(held, self._ring.size // 2)
+        own = self._own_time()
+        if len(own.rows) < 2 or held < self.settings.min_steps // 2:
+            return
+        place = {int(row): i for i, row in enumerate(own.rows)}
+        rate = self.settings.spread_false_alarm_rate / SPREAD_LOOKS
+        comparison = Comparison(own, replace(self.settings, spread_false_alarm_rate=rate)).settled()
+        if known := {place[row] for row in self._late if row in place}:
+            comparison = comparison.without(known)
+        self._slow_mode = np.zeros(len(self.infos), bool)
+        self._slow_mode[own.rows[comparison.blamed]] = True
+        self._slow_mode[list(self._late)] = False
+        self._take(comparison, own, held)
+
+    def _take(self, comparison: Comparison, own: OwnTime, held: int) -> None:
+        """Go on with what a comparison of the remembered steps has shown."""
+        noise = comparison.noise
+        self._armed = held >= KNOWN_MEMORY * noise.memory
+        if self._armed or self._noise is not None:
+            self._noise = _cautious(noise, held, own.rows, len(self.infos))
+        cap = self.settings.lateness_cap
+        clipped = np.clip(np.nan_to_num(comparison.lateness, nan=0.0), -cap, cap)
+        self._usual = float(np.median(clipped - comparison.capped))
+        late = np.full((len(self.infos), held), np.nan)
+        late[own.rows] = np.where(np.isnan(comparison.lateness), np.nan, comparison.capped)
+        self._ring.restate(late)
+        lowest = np.nanmedian(own.work, axis=1)
+        self._alone_usual[own.rows] = np.fmin(self._alone_usual[own.rows], lowest)
+
+    def _own_time(self) -> OwnTime:
+        """The remembered steps of the ranks that have records in most of them, as the offline analysis takes them."""
+        own = self._ring.own_us()
+        rows = np.flatnonzero((~np.isnan(own)).sum(axis=1) * 2 > own.shape[1])
+        steps = self._ring.steps()
+        nothing = np.zeros((len(rows), len(steps)))
+        return OwnTime(
+            infos=tuple(self.infos[row] for row in rows),
+            rows=rows,
+            columns=np.arange(len(steps)),
+            steps=steps,
+            first_step=int(steps[0]),
+            phases={"unaccounted": own[rows]},
+            special={"gc": nothing},
+            blocked=nothing,
+            transfer=self._ring.transfer_us(),
+            start_ns=np.zeros(nothing.shape, np.int64),
+            groups=self._groups[rows],
+            missing=(),
+            on_gpu=False,
+        )
+
+    def _judge(self, step: int, own: Floats, noise: Noise) -> tuple[LiveFinding, ...]:
+        alarms = look(self._ring, self._since, noise, self.settings)
+        changed = []
+        known = sorted(self._late)
+        for row in known:
+            self._add_cost(row, own)
+            finding = self._followed(row, alarms, noise)
+            if finding is not None:
+                changed.append(finding)
+        new = [int(row) for row in np.flatnonzero(alarms.late) if self._armed and int(row) not in known]
+        return (*changed, *(self._begun(row, step, alarms, noise) for row in new))
+
+    def _add_cost(self, row: int, own: Floats) -> None:
+        """What a late rank cost in the newest step."""
+        late = self._late[row]
+        others = float(np.nanmax(np.r_[0.0, np.delete(own, row)]))
+        late.lost_us += lost_us(own[row], self._excess_us[row] - late.past * self.healthy_step_us, others)
+
+    def _begun(self, row: int, step: int, alarms: Alarms, noise: Noise) -> LiveFinding:
+        """A rank that was on time is late now."""
+        series, steps = self._ring.lateness(row), self._ring.steps()
+        past = float(alarms.past[row])
+        first = len(series) - int(min(self._since[row], len(series)))
+        at, bounds = onset_of(series[first:], past, float(noise.sigma[row]), noise.memory)
+        at, bounds = at + first, (bounds[0] + first, bounds[1] + first)
+        whole = at <= ONSET_IS_START and self._ring.pushed == len(series)
+        onset_step = int(self.first_step or 0) if whole else int(steps[at])
+        finding = LiveFinding(
+            rank=self.infos[row].rank,
+            status="provisional",
+            onset_step=onset_step,
+            onset_interval=(onset_step, onset_step) if whole else (int(steps[bounds[0]]), int(steps[bounds[1]])),
+            seen_step=step,
+            lateness=0.0,
+            slowdown=1.0,
+            z=float(alarms.z[row]),
+            from_start=whole,
+        )
+        late = _Late(finding, 0.0 if whole else past, self._ring.pushed - (len(series) - at))
+        own = self._ring.own_us()[:, at:]
+        others = np.nanmax(np.where(np.isnan(own), 0.0, own)[np.arange(len(own)) != row], axis=0)
+        excess = (series[at:] - late.past) * self.healthy_step_us
+        late.lost_us = sum(lost_us(*parts) for parts in zip(own[row], excess, others, strict=True))
+        self._late[row] = late
+        late.level = mean_of(self._series(row, late), float(series[at:].mean()) - late.past)
+        return self._followed(row, alarms, noise) or self._current(row, late)
+
+    def _followed(self, row: int, alarms: Alarms, noise: Noise) -> LiveFinding | None:
+        """What has become of a late rank; None when nothing changed."""
+        late = self._late[row]
+        late.finding = replace(late.finding, z=max(late.finding.z, float(alarms.z[row])))
+        series = self._series(row, late)
+        confirmed = late.finding.status == "confirmed"
+        width = self._end_width(row, late.level, noise, self.settings.min_slow_steps if confirmed else SUDDEN_STEPS)
+        if confirmed and len(series) >= 2 * width:
+            late.level = mean_of(series[:-width], late.level)
+        if len(series) > width and mean_of(series[-width:], late.level) <= CONTINUES_AT * late.level:
+            return self._closed(row, "ended" if confirmed else "withdrawn", noise)
+        if confirmed or len(series) < least_steps(noise, self.settings):
+            return None
+        if late_share_of(series) < self.settings.min_late_windows:
+            return None
+        late.level = mean_of(series, late.level)
+        late.finding = replace(late.finding, status="confirmed")
+        return self._current(row, late)
+
+    def _series(self, row: int, late: _Late) -> Floats:
+        """Lateness above the past since the onset, as far as remembered, NaN where not recorded."""
+        length = min(self._ring.pushed - late.onset_at, len(self._ring))
+        series = np.where(self._ring.recorded(row), self._ring.lateness(row), np.nan)
+        return series[len(series) - length :] - late.past
+
+    def _end_width(self, row: int, level: float, noise: Noise, least: int) -> int:
+        """Steps that must be on time again before a slowness is over: enough that noise alone hardly looks like it."""
+        needed = (END_Z * float(noise.sigma[row]) / (CONTINUES_AT * max(level, 1e-3))) ** 2 * noise.memory
+        return int(np.clip(needed, least, self._ring.size // 2))
+
+    def _closed(self, row: int, status: Status, noise: Noise) -> LiveFinding:
+        """A late rank is on time again; from here on it has a new past."""
+        late = self._late[row]
+        series, steps = self._ring.lateness(row), self._ring.steps()
+        start = max(0, late.onset_at - (self._ring.pushed - len(series)))
+        # Read backwards, the end of a slowness is its onset.
+        back, _ = onset_of(series[start:][::-1], late.past, float(noise.sigma[row]), noise.memory)
+        end = max(len(series) - back, start + 1)
+        finding = replace(self._current(row, late), status=status, end_step=int(steps[end - 1]), lateness=late.level)
+        del self._late[row]
+        self._since[row] = len(series) - end
+        self.history.append(finding)
+        return finding
+
+    def _current(self, row: int, late: _Late) -> LiveFinding:
+        """A finding with its figures as of now."""
+        level = mean_of(self._series(row, late), late.level)
+        own = float(np.median([own for own, _ in self._recent]))
+        slowdown = 1.0 + level * self.healthy_step_us / max(own, 1.0)
+        return replace(late.finding, lateness=level, slowdown=slowdown, lost_us=late.lost_us)
+
+
+def _cautious(noise: Noise, held: int, rows: Ints, ranks: int) -> Noise:
+    """The noise as it may be where few steps were watched, for all ranks (those without records: as usual).
+
+    Its size comes from the ranks that happened to be steadier, and from residuals around means of the same steps; both
+    make it look smaller, by what the number of independent steps says. A correlation that fades into the noise of its
+    estimate is cut off, so a memory is rather longer than it looks.
+    """
+    independent = max(held / noise.memory, 4.0)
+    chosen = 1.0 - STEADIER_HALF / np.sqrt(2.0 * independent)
+    sigma = np.full(ranks, float(np.median(noise.sigma)))
+    sigma[rows] = noise.sigma
+    memory = 1.0 + (noise.memory - 1.0) * (1.0 + MEMORY_ERRORS / np.sqrt(independent))
+    return replace(noise, sigma=sigma / (chosen * np.sqrt(1.0 - 1.0 / independent)), memory=memory)
+
+
+def _members(groups: Ints) -> Ints:
+    """Rows of each peer group as one column, padded with the number of ranks, shape (largest group, groups)."""
+    columns = [np.flatnonzero(groups == group) for group in np.unique(groups)]
+    padded = np.full((max(len(c) for c in columns), len(columns)), len(groups))
+    for i, column in enumerate(columns):
+        padded[: len(column), i] = column
+    return padded
+
+
+def _warm_up(own: Floats) -> int:
+    """First remembered steps that are clearly longer still, as in `own_time`: an unbroken series of them."""
+    longest = np.nanmax(own, axis=0)
+    usual = longest <= WARM_UP_FACTOR * np.median(longest)
+    return int(np.argmax(usual)) if usual[: len(usual) // 2].any() else 0

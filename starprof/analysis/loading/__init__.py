@@ -1,0 +1,1 @@
+"""What data loaders tell: who waits for data, and who waits for them."""

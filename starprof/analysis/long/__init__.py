@@ -1,0 +1,1 @@
+"""Runs that are too long for memory, block by block."""

@@ -1,0 +1,1 @@
+"""Where a slow reduction is slow: links, interfaces, and what the ranks share; `wire` says why."""

@@ -1,0 +1,1 @@
+"""Text logs of training frameworks."""

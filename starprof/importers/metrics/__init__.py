@@ -1,0 +1,1 @@
+"""Counters that monitoring has recorded: samples without step times."""

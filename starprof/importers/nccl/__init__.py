@@ -1,0 +1,1 @@
+"""What NCCL and its tests leave behind: flight recorder, Inspector, bandwidth tests."""

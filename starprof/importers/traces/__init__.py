@@ -1,0 +1,1 @@
+"""Traces of profilers and timelines, and what other tools have derived from them."""

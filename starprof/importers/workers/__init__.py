@@ -1,0 +1,1 @@
+"""Times and readiness per worker, as tables and simple logs hold them."""
