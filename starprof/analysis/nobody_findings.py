@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from starprof.analysis.causes import Case, explain_by_counters, ms, pct, to_record
+from starprof.analysis.causes import Case, Explanation, explain_by_counters, ms, pct, to_record
 from starprof.analysis.causes.base import COINCIDES, rank_names
 from starprof.analysis.causes.phase import WORDS, split_in_words
 from starprof.analysis.causes.processes import main_process
@@ -88,22 +88,13 @@ def rotating_finding(context: Context, slowness: Slowness) -> Finding:
     hit = float(slowness.steps[slowness.start : slowness.end].mean())
     phase, share = case.phases.ranked()[0] if case.phases.ranked() else ("unaccounted", 0.0)
     evidence = (
-        f"In {pct(hit)} of the steps one of {len(slowness.rows)} of {own.shape[0]} ranks is late, each time "
-        "another one; no rank is late persistently.",
+        f"In {pct(hit)} of the steps {_how_many(slowness, own.shape[0])} late, not always the same; no rank is "
+        "late persistently.",
         f"The excess lies in: {split_in_words(case)}.",
     )
     why = explain_rotating(case)
     if why is not None:
-        return replace(
-            context.base(slowness),
-            cause=why.cause,
-            cause_share=round(why.share, 3),
-            confidence=round(why.certainty * confidence(slowness, why.share, True), 3),
-            evidence=(*evidence, *why.evidence, *why.against),
-            action=why.action,
-            verify=why.verify,
-            next=why.next,
-        )
+        return _explained(context, slowness, evidence, why)
     named = share >= context.settings.min_cause_share
     cause = _ROTATING_CAUSE.get(phase, causes.UNKNOWN) if named else causes.UNKNOWN
     return replace(
@@ -117,6 +108,13 @@ def rotating_finding(context: Context, slowness: Slowness) -> Finding:
         verify="Bind each rank to its own cores and even out the batches; the late steps should become rare.",
         next="" if named else "Record host counters and tokens per batch to see what the late steps have in common.",
     )
+
+
+def _how_many(slowness: Slowness, ranks: int) -> str:
+    """Ranks that are late at the same time, usually."""
+    late = np.sum([taken > 0 for taken in slowness.reduction.rows.values()], axis=0)
+    usual = round(float(np.median(late[late > 0]))) if (late > 0).any() else 1
+    return f"{usual} of {ranks} ranks {'is' if usual == 1 else 'are'}"
 
 
 _ROTATING_CAUSE = {"data_wait": causes.DATA_LOADING, "h2d": causes.HOST_TO_DEVICE, "user": causes.USER_CODE}
@@ -171,6 +169,20 @@ def special_finding(context: Context, slowness: Slowness) -> Finding:
     )
 
 
+def _explained(context: Context, slowness: Slowness, evidence: tuple[str, ...], why: Explanation) -> Finding:
+    """A finding whose cause counters show."""
+    return replace(
+        context.base(slowness),
+        cause=why.cause,
+        cause_share=round(why.share, 3),
+        confidence=round(why.certainty * confidence(slowness, why.share, True), 3),
+        evidence=(*evidence, *why.evidence, *why.against),
+        action=why.action,
+        verify=why.verify,
+        next=why.next,
+    )
+
+
 def uniform_finding(context: Context, slowness: Slowness) -> Finding:
     """Everybody became slower."""
     own = context.own
@@ -188,16 +200,7 @@ def uniform_finding(context: Context, slowness: Slowness) -> Finding:
     )
     why = explain_by_counters(case)
     if why is not None:
-        return replace(
-            context.base(slowness),
-            cause=why.cause,
-            cause_share=round(why.share, 3),
-            confidence=round(why.certainty * confidence(slowness, why.share, True), 3),
-            evidence=(*evidence, *why.evidence, *why.against),
-            action=why.action,
-            verify=why.verify,
-            next=why.next,
-        )
+        return _explained(context, slowness, evidence, why)
     return replace(
         context.base(slowness),
         cause=cause,

@@ -124,13 +124,13 @@ def lateness(run: RunData, matched: Matched, suspect: Suspect) -> tuple[str, ...
     per_unit = group.per_unit_us
     others = np.setdiff1d(np.arange(len(group.rows)), late)
     who = _who(run, suspect.rows.tolist())
-    unit = "step" if len(matched.steps) else "block of calls"
+    unit, units = ("step", "steps") if len(matched.steps) else ("block of calls", "blocks of calls")
     mine, theirs = float(np.nanmean(per_unit[late])), np.nanmean(per_unit[others], axis=1)
     span = ms(float(theirs[0])) if len(theirs) == 1 else f"{ms(float(theirs.min()))} to {ms(float(theirs.max()))}"
     return (
         f"{who.capitalize()} spent {ms(mine)} per {unit} in collectives, {'its' if len(late) == 1 else 'their'} peers "
         f"{span}: they wait for {'it' if len(late) == 1 else 'them'}.",
-        f"{who.capitalize()} waited least in {pct(suspect.last)} of {len(suspect.held_up_us)} {unit}s; the others "
+        f"{who.capitalize()} waited least in {pct(suspect.last)} of {len(suspect.held_up_us)} {units}; the others "
         f"could have gone on {ms(float(suspect.held_up_us.mean()))} earlier in each.",
     )
 
