@@ -1,11 +1,12 @@
 """How often the diagnosis is right, and how often it blames the wrong one, on labelled inputs.
 
-    python benchmarks/accuracy [--set public|reports|generated|recorded]... [--runs N] [--max-ranks N] [--json]
+    python benchmarks/accuracy [--set public|reports|generated|recorded]... [--runs N] [--max-ranks N] [--live] [--json]
 
 Sets: `public`, traces that others have published and whose answer is known; `reports`, faults that people have
 reported, as small generated inputs; `generated`, random synthetic runs; `recorded`, real jobs with an injected fault
-(minutes; only when asked for). Beside the diagnosis stand simple rules that other tools use. Exit code 1 when a rank
-was wrongly blamed or an answer that is sure is wrong in `public`, `reports` or `recorded`.
+(minutes; only when asked for). `--live` also feeds each generated run step by step to the detector for running jobs,
+and tells how many steps after the onset it speaks. Beside the diagnosis stand simple rules that other tools use. Exit
+code 1 when a rank was wrongly blamed or an answer that is sure is wrong in `public`, `reports` or `recorded`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import generated
+import live
 import numpy as np
 import public
 import recorded
@@ -43,11 +45,12 @@ class Tally:
     """
 
     outcomes: list[Outcome] = field(default_factory=list)
+    watched: list[live.Watched] = field(default_factory=list)
     absent: list[str] = field(default_factory=list)
     rules: dict[str, list[int]] = field(default_factory=lambda: {name: [0] * 5 for name in RULES})
 
-    def add(self, case: Case) -> None:
-        """Run one case."""
+    def add(self, case: Case, *, watch: bool = False) -> None:
+        """Run one case; `watch`: by the live detector too."""
         try:
             run = case.load()
             verdict = diagnose(run)
@@ -61,6 +64,9 @@ class Tally:
             )
             return
         self.outcomes.append(judge(case, verdict))
+        seen = live.watch(run, case.truth) if watch else None
+        if seen is not None:
+            self.watched.append(seen)
         for name, rule in RULES.items():
             named = named_by(rule, run)
             if named is not None:
@@ -81,8 +87,11 @@ class Tally:
             "recall": _share(hit, hit + sum(len(o.missed) for o in seen)),
             "wrong_blame": _share(sum(bool(o.wrong) for o in seen), len(seen)),
             "cause": _share(sum(causes), len(causes)),
-            "onset_error_steps": float(np.median(onsets)) if onsets else None,
+            "onset_error_steps": _median(onsets),
             "abstained": _share(sum(o.abstained for o in seen), len(seen)),
+            "steps_to_tell": _median([w.told for w in self.watched]),
+            "steps_to_confirm": _median([w.confirmed for w in self.watched]),
+            "live_wrong_blame": _share(sum(bool(w.wrong) for w in self.watched), len(self.watched)),
         }
 
     def rule_figures(self) -> dict[str, dict[str, float | int | None]]:
@@ -97,6 +106,22 @@ class Tally:
             for name, (runs, hit, truth, named, wrong) in self.rules.items()
             if runs
         }
+
+
+def _median(values: Iterable[int | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return float(np.median(known)) if known else None
+
+
+def in_all(tallies: Iterable[Tally]) -> Tally:
+    """All sets as one."""
+    total = Tally()
+    for tally in tallies:
+        total.outcomes += tally.outcomes
+        total.watched += tally.watched
+        for name, counts in tally.rules.items():
+            total.rules[name] = [a + b for a, b in zip(total.rules[name], counts, strict=True)]
+    return total
 
 
 def _share(part: int, whole: int) -> float | None:
@@ -115,12 +140,12 @@ def _cases(name: str, options: argparse.Namespace, folder: Path) -> Iterator[Cas
         yield from generated.nic_cases(max(1, options.runs // 20))
 
 
-def run_set(name: str, cases: Iterable[Case], *, verbose: bool) -> Tally:
+def run_set(name: str, cases: Iterable[Case], *, verbose: bool, watch: bool) -> Tally:
     """Run all cases of one set; faults are shown as they come."""
     tally = Tally()
     for case in cases:
         before = len(tally.outcomes)
-        tally.add(case)
+        tally.add(case, watch=watch)
         for outcome in tally.outcomes[before:]:
             if outcome.faults or verbose:
                 print(f"{name}: {case.name}: {'; '.join(outcome.faults) or outcome.verdict}", file=sys.stderr)
@@ -131,8 +156,11 @@ def run_set(name: str, cases: Iterable[Case], *, verbose: bool) -> Tally:
 
 def _table(tallies: dict[str, Tally]) -> None:
     columns = ("cases", "right", "precision", "recall", "wrong_blame", "cause", "onset_error_steps", "abstained")
+    if any(tally.watched for tally in tallies.values()):
+        columns += ("steps_to_tell", "steps_to_confirm", "live_wrong_blame")
     print(f"{'':34}" + "".join(f"{c.replace('_', ' '):>18}" for c in columns))
-    for name, tally in tallies.items():
+    shown = {**tallies, "in all": in_all(tallies.values())} if len(tallies) > 1 else tallies
+    for name, tally in shown.items():
         _row(name, tally.figures(), columns)
         for rule, figures in tally.rule_figures().items():
             _row(f"  rule: {rule}", figures, columns)
@@ -160,13 +188,14 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=300, help="generated runs")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--max-ranks", type=int, default=256)
+    parser.add_argument("--live", action="store_true", help="also watch each run step by step")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--verbose", action="store_true", help="also show the right answers")
     options = parser.parse_args()
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         tallies = {
-            name: run_set(name, _cases(name, options, Path(folder)), verbose=options.verbose)
+            name: run_set(name, _cases(name, options, Path(folder)), verbose=options.verbose, watch=options.live)
             for name in options.set or ("public", "reports", "generated")
         }
     if options.json:
