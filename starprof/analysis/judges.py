@@ -13,7 +13,7 @@ from starprof.analysis.calls import arrivals, statistics
 from starprof.analysis.hangs import judge as hangs
 from starprof.analysis.job import judge as job
 from starprof.analysis.link_tests import judge as link_tests
-from starprof.analysis.loading import readiness, waits
+from starprof.analysis.loading import means, readiness, waits
 from starprof.analysis.settings import Settings
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Verdict
@@ -26,6 +26,7 @@ JUDGES: tuple[Judge, ...] = (
     arrivals.judge,
     statistics.judge,
     job.judge,
+    means.judge,
     waits.judge,
     workers.judge,
     readiness.judge,

@@ -14,6 +14,7 @@ MODULES: tuple[str, ...] = (
     "traces.kineto",
     "traces.tracelens",
     "traces.msprof",
+    "traces.traceml",
     "nccl.flight_recorder",
     "nccl.nccl_inspector",
     "traces.horovod_timeline",

@@ -136,6 +136,28 @@ def msprof() -> Iterator[Sample]:
     )
 
 
+def traceml() -> Iterator[Sample]:
+    def row(rank):
+        wait = 0.25 + 60.5 * (rank == 2)
+        metrics = {"input_wait_ms": wait, "step_time_ms": 200.0 + 0.5 * rank, "traced_step_time_ms": 199.75 - wait,
+                   "h2d_ms": None, "forward_ms": 40.5, "backward_ms": 150.0 - wait, "optimizer_ms": 5.0,
+                   "residual_ms": 3.5}  # fmt: skip
+        identity = {"global_rank": rank, "local_rank": rank % 2, "node_rank": rank // 2, "hostname": f"n{rank // 2}",
+                    "local_world_size": 2, "world_size": 4}  # fmt: skip
+        return {"identity": identity, "metrics": metrics}
+
+    window = {"kind": "step_window", "steps_analyzed": 200, "start_step": 50, "end_step": 249,
+              "diagnosis_clock": "gpu"}  # fmt: skip
+    section = {"metadata": {"mode": "multi_node", "global_ranks_seen": 4, "section_metric_names": ["step_time_ms"]},
+               "diagnosis": {"kind": "INPUT_STRAGGLER", "ranks": [2]}, "issues": [],
+               "global": {"index_by": "global_rank", "window": window},
+               "groups": {"by": "global_rank", "rows": {str(r): row(r) for r in range(4)}}}  # fmt: skip
+    summary = {"schema_version": 1.7, "meta": {"world_size": 4}, "primary_diagnosis": {"kind": "INPUT_STRAGGLER"},
+               "system": {"metadata": {"gpus_observed": 4}}, "step_time": section}  # fmt: skip
+    yield Sample("traceml", {"final_summary.json": json.dumps(summary, indent=2).encode()})
+    yield Sample("traceml", {"step_time.json": json.dumps(section).encode()})
+
+
 def horovod() -> Iterator[Sample]:
     events: list[dict[str, object]] = [{"ph": "i", "name": "CYCLE_START", "ts": 1000, "s": "g"}]
     for tensor in (1, 2):
@@ -286,6 +308,7 @@ MAKERS: tuple[Callable[[], Iterator[Sample]], ...] = (
     op_trace,
     tracelens,
     msprof,
+    traceml,
     horovod,
     readiness,
     worker_csv,
