@@ -102,6 +102,17 @@ def step_us(run: RunData) -> float:
         return float(np.nanmedian(column(run, "dur_us")))
 
 
+def imported_from(run: RunData) -> str:
+    """Format of the files that an imported run was read from; empty when starprof recorded it."""
+    return str(run.info.get("source_format") or "")
+
+
+def node_count(run: RunData) -> int:
+    """Nodes of the job; 0 when an imported run does not tell its hosts."""
+    told = [rank for rank in run.ranks if rank.node >= 0 and (rank.host or not imported_from(run))]
+    return len({rank.node for rank in told})
+
+
 def main_finding(verdict: Verdict) -> Finding | None:
     """The finding that the verdict is about: the first that blames a rank, if the verdict blames one."""
     blaming = [finding for finding in verdict.findings if finding.ranks]

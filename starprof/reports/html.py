@@ -16,7 +16,7 @@ from pathlib import Path
 from starprof.errors import StarprofError
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Verdict
-from starprof.reports import words
+from starprof.reports import facts, words
 from starprof.reports.markup import Section, json_for_page, text
 from starprof.reports.material import Material
 from starprof.reports.pack import squeeze
@@ -71,7 +71,7 @@ def _section(section: Section) -> str:
 def _top(material: Material) -> str:
     """The line above the verdict: which run this is."""
     verdict, run = material.verdict, material.run
-    nodes = len({rank.node for rank in run.ranks if rank.node >= 0})
+    nodes = facts.node_count(run)
     size = f"{verdict.ranks} rank{'s' if verdict.ranks != 1 else ''}"
     size += f" on {nodes} node{'s' if nodes != 1 else ''}" if nodes else ""
     steps = f"steps {verdict.steps[0]:,}-{verdict.steps[1]:,}" if verdict.steps else ""

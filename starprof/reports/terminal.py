@@ -81,7 +81,7 @@ def _headline(out: _Lines, run: RunData, verdict: Verdict) -> None:
     if verdict.cost.money is not None:
         out.text(f"In money: {words.money(verdict.cost)}")
     steps = f", steps {verdict.steps[0]}-{verdict.steps[1]}" if verdict.steps else ""
-    nodes = len({rank.node for rank in run.ranks if rank.node >= 0})
+    nodes = facts.node_count(run)
     spent = f", {words.seconds(total)} in steps" if total == total else ""
     size = f"{verdict.ranks} {_plural('rank', verdict.ranks)}" + (
         f" on {nodes} {_plural('node', nodes)}" if nodes else ""
@@ -150,6 +150,8 @@ def _missing(out: _Lines, run: RunData, verdict: Verdict) -> None:
 
 
 def _overhead(out: _Lines, run: RunData, verdict: Verdict) -> None:
+    if facts.imported_from(run):
+        return
     out.title("What recording cost")
     spent, step = verdict.overhead.step_us, facts.step_us(run)
     share = f" ({words.percent(spent / step)} of a step)" if spent is not None and step > 0 else ""

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from starprof.reports import words
-from starprof.reports.facts import duration
+from starprof.reports.facts import duration, imported_from
 from starprof.reports.markup import Section, facts, table
 from starprof.reports.material import Material
 
@@ -18,10 +18,11 @@ OPEN_UP_TO = 16  # ranks: a longer table starts folded
 def render(material: Material) -> Section:
     """Facts of the run, then nodes and ranks as tables."""
     run, info = material.run, material.run.info
+    source = imported_from(run)
     pairs = (
         ("Command", info.get("command")),
         ("Started", _clock(info.get("started_unix_ns"))),
-        ("Ended", _clock(info.get("ended_unix_ns")) or "not recorded"),
+        ("Ended", _clock(info.get("ended_unix_ns")) or ("" if source else "not recorded")),
         ("Exit code", info.get("exit_code")),
         ("Attempt", _attempt(material)),
         ("Steps", _steps(material)),
@@ -29,7 +30,8 @@ def render(material: Material) -> Section:
         ("PyTorch", _all_of(rank.torch_version for rank in run.ranks)),
         ("Gradients through", _all_of(rank.framework for rank in run.ranks)),
         ("Backend", _all_of(rank.backend for rank in run.ranks)),
-        ("Recorded by", f"starprof {info.get('starprof_version') or 'of unknown version'}"),
+        ("Recorded by", "" if source else f"starprof {info.get('starprof_version') or 'of unknown version'}"),
+        ("Read from", source),
     )
     return Section("run", "The run", facts(pairs) + _nodes(material) + _ranks(material))
 

@@ -9,8 +9,10 @@ from starprof.reports.markup import Section, table, text
 from starprof.reports.material import Material
 
 
-def render(material: Material) -> Section:
-    """Hook per step, agents per node."""
+def render(material: Material) -> Section | None:
+    """Hook per step, agents per node; nothing for a run that starprof did not record."""
+    if facts.imported_from(material.run):
+        return None
     return Section("overhead", "What recording cost", _hook(material) + _agents(material))
 
 
