@@ -5,11 +5,13 @@ A case is one function of this module and its line in `REPORTS`. Figures that a 
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import reported_devices
 from truth import Case, Truth, answer
 
 from starprof.analysis.synthetic import Slow, SyntheticRun
@@ -112,6 +114,48 @@ def chronic_and_one_off() -> RunData:
     return SyntheticRun(64, 400, cv=0.02, spread=0.005, faults=faults, counters=False).data()
 
 
+def a_rank_that_never_joined_a_collective() -> RunData:
+    """Four ranks' flight recorders: three wait in call 8, which rank 2 never scheduled."""
+    with tempfile.TemporaryDirectory() as folder:
+        for rank in range(4):
+            calls = range(1, 8 if rank == 2 else 9)
+            entries = [
+                {
+                    "record_id": n,
+                    "pg_id": 0,
+                    "process_group": ["0", "default_pg"],
+                    "collective_seq_id": n,
+                    "p2p_seq_id": 0,
+                    "op_id": n,
+                    "profiling_name": "nccl:all_reduce",
+                    "input_sizes": [[1024]],
+                    "input_dtypes": ["Float"],
+                    "state": "completed" if n < 8 else "scheduled",
+                    "is_p2p": False,
+                }
+                for n in calls
+            ]
+            dump = {
+                "version": "2.9",
+                "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}},
+                "entries": entries,
+            }
+            (Path(folder) / f"dump_{rank}.json").write_text(json.dumps(dump))
+        return load([folder])
+
+
+def a_table_of_arrivals() -> RunData:
+    """Collective statistics of eight ranks: rank 4 waits least, by far."""
+    rng = np.random.default_rng(7)
+    lines = [
+        "rank,Process Group Name,Collective name,Group size,dur_sum,dur_mean,dur_std,dur_min,dur_max,operation_count"
+    ]
+    for rank in range(8):
+        mean = 11_700.0 if rank == 4 else float(rng.uniform(26_000, 72_000))
+        lines.append(f"{rank},0,_reduce_scatter_base,8,{160 * mean},{mean},{mean / 12},{mean * 0.8},{mean * 1.2},160")
+    return _text("nccl_summary_long.csv", "\n".join(lines) + "\n")
+
+
 def half_bandwidth_between_some_hosts() -> RunData:
     """Five pairs were tested; two are quick."""
     return _text(
@@ -138,6 +182,8 @@ REPORTS: tuple[tuple[Callable[[], RunData], Truth], ...] = (
     (slow_inside_backward_as_wall_times_show_it, answer("inconclusive")),
     (a_rank_that_was_never_recorded, answer("inconclusive", says=("rank 2",))),
     (chronic_and_one_off, answer("straggler", ranks=(7,), tolerated=frozenset({40}), says=("40",))),
+    (a_rank_that_never_joined_a_collective, answer("hang", ranks=(2,), causes=("missing-collective",), says=("8",))),
+    (a_table_of_arrivals, answer("straggler", ranks=(4,))),
     (
         half_bandwidth_between_some_hosts,
         answer("straggler", "inconclusive", nodes=frozenset({"n644"}), says=("284", "678")),
@@ -147,7 +193,7 @@ REPORTS: tuple[tuple[Callable[[], RunData], Truth], ...] = (
 
 def cases() -> Iterator[Case]:
     """All of them."""
-    for make, truth in REPORTS:
+    for make, truth in (*REPORTS, *reported_devices.REPORTS):
         yield Case(make.__name__.replace("_", " "), truth, make)
 
 
