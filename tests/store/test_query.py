@@ -18,7 +18,7 @@ from store_parts import SECOND_NS, new_spool, rows_frame, send, step_frame, step
 
 from starprof.errors import NoDataError, RunFileError
 from starprof.model.rundata import RankInfo, RunData, Steps
-from starprof.model.schema import BY_NAME
+from starprof.model.schema import BY_NAME, row
 from starprof.spool.layout import Spool
 from starprof.spool.segment import SegmentWriter
 from starprof.store import query
@@ -220,7 +220,7 @@ def test_a_live_recording_is_read_from_a_copy_and_left_alone(spool: Spool, run_f
 
 def test_a_spool_that_is_just_being_made_is_left_alone(run_file: Path) -> None:
     with RunFile.open(run_file) as run:
-        run.append("run", arrow_rows("run", [["r0", "x", None, None, None, None, None]]))
+        run.append("run", arrow_rows("run", [row(BY_NAME["run"], run_id="r0", name="x")]))
     spool = Spool.beside(run_file)
     spool.create()
     assert load_run(run_file).info["run_id"] == "r0"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from starprof.analysis.causes.base import pct
-from starprof.analysis.network.links import Pair, sockets
+from starprof.analysis.network.links import Pair, interface, sockets
 from starprof.analysis.network.location import MIN_OVERLIMITS_PER_S, explaining_pairs
 from starprof.analysis.wire.base import WireCase, WireCause, among_nodes, minority, ranks_on
 from starprof.model import causes
@@ -27,8 +27,8 @@ DROPS = ("rx_dropped", "tx_dropped", "qdisc_backlog_drops")
 
 def explain(case: WireCase) -> WireCause | None:
     """Links that send much again, and not before; the interfaces' drop counters say where, when they count any."""
-    if any(case.rate(port, ("qdisc_overlimits",)) >= MIN_OVERLIMITS_PER_S for port in case.ports):
-        return None  # held back on purpose: what is dropped then follows from the shaping
+    if any(_held_back(case, node) for node in case.nodes):
+        return None  # on purpose: what is dropped then follows from the shaping
     seen = _sent_again(case)
     lossy = {pair for pair, (now, past) in seen.items() if now >= max(MIN_SENT_AGAIN, OUTSTANDING * past)}
     dropping = _dropping(case)
@@ -54,6 +54,12 @@ def explain(case: WireCase) -> WireCause | None:
         if len(ends) == 2 and not apart
         else "",
     )
+
+
+def _held_back(case: WireCase, node: int) -> bool:
+    """Whether any interface of a node is shaped, virtual ones of containers included."""
+    face = interface(case.windows, case.counters, node)
+    return face is not None and face.overlimits_per_s >= MIN_OVERLIMITS_PER_S
 
 
 def _sent_again(case: WireCase) -> Mapping[Pair, tuple[float, float]]:
