@@ -210,3 +210,14 @@ def test_one_pair_has_nothing_to_be_compared_with():
 def test_names_with_markup_stay_names():
     verdict = verdict_of(everybody(["<b>a", "b\x1b[31m", "c", "d"], bad=["<b>a"]))
     assert verdict.findings[0].nodes == ("<b>a",)
+
+
+def test_without_any_pair_that_is_quick_throughout_nobody_is_named():
+    # The only quick pair is quick in some of its tests only.
+    rows = [("n1", "n4", rate, None) for rate in [180.0, 90.0] * 8] + [
+        ("n1", "n2", 91.0, None),
+        ("n3", "n1", 90.0, None),
+    ]
+    verdict = verdict_of(rows)
+    assert (verdict.verdict, verdict.findings) == ("inconclusive", ())
+    assert "repeat the tests" in verdict.reason
