@@ -10,6 +10,7 @@ escape from it, whatever the bytes are.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -92,20 +93,12 @@ def run_of(
     Raises:
         InputError: a rank or step comes twice, or a time or count is negative, or too large to be true.
     """
-    numbers = [r.rank for r in ranks]
-    if len(set(numbers)) < len(numbers):
-        twice = sorted({n for n in numbers if numbers.count(n) > 1})
-        raise InputError(f"{sources[0].name}: rank {twice[0]} comes twice; name the files of one run only")
-    if len(steps) > 1 and (np.diff(np.asarray(steps, np.int64)) <= 0).any():
-        raise InputError(f"{sources[0].name}: a step comes twice, or steps go back")
+    shown = sources[0].name
+    _check_order([r.rank for r in ranks], steps, shown)
     matrix = {name: np.asarray(values, np.float64) for name, values in (columns or {}).items()}
-    for name, values in matrix.items():
-        if np.nanmin(values, initial=0.0) < 0:
-            raise InputError(f"{sources[0].name}: negative times or counts ({name})")
-        if np.nanmax(values, initial=0.0) * max(len(steps), 1) > MOST:
-            raise InputError(f"{sources[0].name}: times or counts too large to be true ({name})")
+    _check_columns(matrix, len(steps), shown)
     for frame in (operations, collectives):
-        _check_times(frame, sources[0].name)
+        _check_times(frame, shown)
     made = _starts(matrix.get("dur_us"), (len(ranks), len(steps))) if start_ns is None else start_ns
     empty = {t.name: empty_frame(t) for t in (EVENT, GAP, NODE)}
     missing = pd.DataFrame([[None, what, why] for what, why in unavailable], columns=list(UNAVAILABLE.names))
@@ -132,6 +125,24 @@ def run_of(
         link_tests=link_tests,
         clock_offset_ns={},
     )
+
+
+def _check_order(ranks: Sequence[int], steps: Sequence[int] | NDArray[np.int64], name: str) -> None:
+    """Each rank once, and steps that rise."""
+    twice = [rank for rank, times in Counter(ranks).items() if times > 1]
+    if twice:
+        raise InputError(f"{name}: rank {min(twice)} comes twice; name the files of one run only")
+    if len(steps) > 1 and (np.diff(np.asarray(steps, np.int64)) <= 0).any():
+        raise InputError(f"{name}: a step comes twice, or steps go back")
+
+
+def _check_columns(matrix: Mapping[str, NDArray[np.float64]], steps: int, name: str) -> None:
+    """Nothing below zero, and sums over the run that can be true."""
+    for column, values in matrix.items():
+        if np.nanmin(values, initial=0.0) < 0:
+            raise InputError(f"{name}: negative times or counts ({column})")
+        if np.nanmax(values, initial=0.0) * max(steps, 1) > MOST:
+            raise InputError(f"{name}: times or counts too large to be true ({column})")
 
 
 def _check_times(frame: pd.DataFrame | None, name: str) -> None:
