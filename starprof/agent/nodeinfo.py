@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
+from starprof.collectors import pci
 from starprof.collectors.base import NodeContext
 from starprof.collectors.cgroup import find_mounts
 from starprof.collectors.procfile import read_once
 from starprof.model.schema import BY_NAME, row
+
+_SLURM = {"address": "", "pattern": "_PATTERN"}
 
 
 def boot_id(proc: Path) -> str:
@@ -18,7 +22,7 @@ def boot_id(proc: Path) -> str:
     return _text(proc / "sys/kernel/random/boot_id")
 
 
-def node_row(context: NodeContext) -> list[object]:
+def node_row(context: NodeContext, environ: Mapping[str, str] = os.environ) -> list[object]:
     """The row of table `node`; the clocks are read last, as close together as possible."""
     uname = os.uname()
     detail: dict[str, object] = {
@@ -28,6 +32,8 @@ def node_row(context: NodeContext) -> list[object]:
         "infiniband": sorted(_names(context.sys / "class/infiniband")),
         "gpus": sorted(_names(context.proc / "driver/nvidia/gpus")),
         "netns": _inode(context.proc / "self/ns/net"),
+        "pci": pci.devices(context.proc, context.sys),
+        "topology": _topology(environ),
     }
     numa = [name for name in _names(context.sys / "devices/system/node") if name[:4] == "node" and name[4:].isdigit()]
     detail["numa_cpus"] = {name[4:]: _text(context.sys / "devices/system/node" / name / "cpulist") for name in numa}
@@ -43,6 +49,12 @@ def node_row(context: NodeContext) -> list[object]:
     }
     mono_ns, unix_ns = clock_pair()
     return row(BY_NAME["node"], **facts, mono_ns=mono_ns, unix_ns=unix_ns)
+
+
+def _topology(environ: Mapping[str, str]) -> dict[str, str]:
+    """Where Slurm puts this node in the network, such as s0.s4.node7 with the pattern switch.switch.node."""
+    told = {name: environ.get(f"SLURM_TOPOLOGY_ADDR{suffix}", "") for name, suffix in _SLURM.items()}
+    return told if all(told.values()) else {}
 
 
 def clock_pair() -> tuple[int, int]:

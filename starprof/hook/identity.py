@@ -15,11 +15,14 @@ import torch
 import torch.distributed as dist
 
 from starprof.model import env
+from starprof.model.rundata import GPU_PCI
 
 RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 LOCAL_RANK_VARIABLES = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 WORLD_SIZE_VARIABLES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 ATTEMPT_VARIABLE = "TORCHELASTIC_RESTART_COUNT"
+NETWORK_VARIABLES = ("NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE", "GLOO_SOCKET_IFNAME")
+MAX_CHOICE = 500
 
 MESH_ROLES: Mapping[str, str] = {
     "dp": "dp",
@@ -147,6 +150,18 @@ def _device_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]
     return {name: environ[name] for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER") if name in environ}
 
 
+def network_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What chooses the interfaces of this process; names of interfaces, nothing else."""
+    return {name: environ[name][:MAX_CHOICE] for name in NETWORK_VARIABLES if environ.get(name)}
+
+
+def _of_device(device: str, bus: str | None) -> dict[str, str]:
+    """Facts of a rank that computes on a GPU."""
+    if device == "cpu":
+        return {}
+    return {**_device_variables(), **({GPU_PCI: bus} if bus is not None else {})}
+
+
 def describe(framework: str, roles: Mapping[str, int], detail: Mapping[str, Any]) -> dict[str, Any]:
     """The row of table `rank` as far as it is known now."""
     grouped = in_process_group()
@@ -167,5 +182,5 @@ def describe(framework: str, roles: Mapping[str, int], detail: Mapping[str, Any]
         "framework": framework,
         "backend": dist.get_backend() if grouped else None,
         "torch_version": str(torch.__version__),
-        "detail": {**detail, **(_device_variables() if device != "cpu" else {})},
+        "detail": {**detail, **network_variables(), **_of_device(device, bus)},
     }

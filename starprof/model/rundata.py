@@ -25,6 +25,9 @@ MEASURED_BY = "measured_by"
 """Key in a rank's detail: `device` when step records tell the computing device's own time, `host` when it may have
 worked on meanwhile, so that a longer time of the host need not delay it."""
 
+GPU_PCI = "gpu_pci"
+"""Key in a rank's detail: PCI address of its GPU as torch tells it, such as 0000:18:00.0."""
+
 
 @dataclass(frozen=True, slots=True)
 class RankInfo:

@@ -61,3 +61,8 @@ def sys_tree(tmp_path):
 )
 def test_the_numa_node_is_that_of_the_gpu_or_of_all_cpus(sys_tree, cpus, bus, node):
     assert identity.numa_node(cpus, bus, sys_tree) == node
+
+
+def test_what_chooses_the_interfaces_is_told_and_nothing_else_of_the_environment():
+    environ = {"NCCL_IB_HCA": "=mlx5_3", "NCCL_SOCKET_IFNAME": "", "NCCL_DEBUG": "INFO", "SECRET": "x"}
+    assert identity.network_variables(environ) == {"NCCL_IB_HCA": "=mlx5_3"}
