@@ -187,3 +187,45 @@ class SlowNic:
         steps = phases["forward"].shape[1]
         jitter: Floats = np.asarray(rng.normal(1.0, 0.05, size=(steps,)))
         return {"transfer": self.us * jitter * window(steps, self.start, self.end)}
+
+
+@dataclass(frozen=True, slots=True)
+class SlowPath:
+    """The way between two nodes is slow, both are quick with everybody else: every reduction takes `us` longer."""
+
+    first: int
+    second: int
+    us: float = 60_000.0
+    start: int = 0
+    end: int | None = None
+
+    @property
+    def ranks(self) -> None:
+        """All wait alike."""
+        return
+
+    def excess_us(self, phases: Mapping[str, Floats], rng: np.random.Generator) -> dict[str, Floats]:
+        """See `Fault`."""
+        steps = phases["forward"].shape[1]
+        jitter: Floats = np.asarray(rng.normal(1.0, 0.05, size=(steps,)))
+        return {"transfer": self.us * jitter * window(steps, self.start, self.end)}
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A busy process outside the job that costs nobody anything: it runs on a core that no rank needs."""
+
+    node: int
+    cpu: int
+    share: float = 1.0
+    start: int = 0
+    end: int | None = None
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Nobody."""
+        return ()
+
+    def excess_us(self, phases: Mapping[str, Floats], rng: np.random.Generator) -> dict[str, Floats]:  # noqa: ARG002
+        """See `Fault`."""
+        return {}

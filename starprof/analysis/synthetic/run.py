@@ -24,9 +24,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.signal import lfilter
 
-from starprof.analysis.synthetic.counters import counter_frames, empty_frame, node_frame
+from starprof.analysis.synthetic.counters import counter_frames, node_frame
+from starprof.analysis.synthetic.dealt import Dealt
 from starprof.analysis.synthetic.devices import gpu_uuid
 from starprof.analysis.synthetic.faults import Fault
+from starprof.analysis.synthetic.frames import empty_frame
+from starprof.analysis.synthetic.recording import Recording
+from starprof.analysis.synthetic.trouble import Trouble
 from starprof.model.rundata import RankInfo, RunData, Steps
 from starprof.model.schema import STEP_SPANS
 from starprof.model.tables.job import EVENT, GAP, STEP, UNAVAILABLE
@@ -63,6 +67,8 @@ class SyntheticRun:
         numa_nodes: NUMA nodes of a machine; its cores and GPUs are dealt to them in equal blocks.
         infiniband: each node has an InfiniBand port that carries the reductions instead of the Ethernet.
         cpu_lists: affinity mask per rank instead of all cores.
+        stages: pipeline stages, to which the ranks are dealt in equal blocks; 1 = none.
+        recording: how well the counters were recorded; None = perfectly.
     """
 
     ranks: int = 4
@@ -84,6 +90,8 @@ class SyntheticRun:
     numa_nodes: int = 1
     infiniband: bool = False
     cpu_lists: Mapping[int, str] = field(default_factory=dict)
+    stages: int = 1
+    recording: Recording | None = None
 
     @property
     def node_of(self) -> Ints:
@@ -155,7 +163,10 @@ class SyntheticRun:
         parts = self.excess_us()
         phases, transfer = self._phases(parts)
         steps = _steps(phases, transfer, self.gpus)
+        self._note(steps, parts)
         frames = counter_frames(self, steps, parts) if self.counters else {}
+        if self.recording is not None:
+            frames = self.recording.applied(frames, self.rate_hz, self.seed)
         for rank in self.missing_ranks:
             for column in steps.columns.values():
                 column[rank] = np.nan
@@ -179,6 +190,14 @@ class SyntheticRun:
             nodes=node_frame(self),
             clock_offset_ns={0: (0, 0)},
         )
+
+    def _note(self, steps: Steps, parts: Sequence[Mapping[str, Floats]]) -> None:
+        """What faults change in the step records beside times."""
+        for i, (fault, part) in enumerate(zip(self.faults, parts, strict=True)):
+            if isinstance(fault, Trouble):
+                fault.note(steps.columns, part, np.random.default_rng([self.seed, 5, i]))
+            elif isinstance(fault, Dealt):
+                fault.note(steps.columns, part, self.own_us)
 
     def _noise(self, rng: np.random.Generator, shape: tuple[int, int], ar1: float) -> Floats:
         """Unit-variance AR(1) noise along the steps."""
@@ -215,6 +234,7 @@ class SyntheticRun:
             device="cuda:0" if self.gpus else "cpu",
             gpu_uuid=gpu_uuid(rank) if self.gpus else None,
             cpus=self.cpu_lists.get(rank, f"0-{self.cores - 1}"),
+            role={"pp": rank * self.stages // self.ranks} if self.stages > 1 else {},
             framework="ddp",
             backend="nccl" if self.gpus else "gloo",
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from starprof.analysis.synthetic.faults import window
+from starprof.analysis.synthetic.gauges import Gauge, blended, response
 from starprof.model.columns import Kind
 from starprof.model.schema import BY_NAME
 
@@ -17,9 +18,12 @@ if TYPE_CHECKING:
 
     from starprof.analysis.arrays import Bools, Floats
     from starprof.analysis.synthetic.run import SyntheticRun
+    from starprof.analysis.synthetic.sampling import Sampling
 
 GPU_ID_0 = 40
 """Id of rank 0's GPU in the dictionary; rank r has GPU_ID_0 + r."""
+
+Spells = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -27,36 +31,52 @@ class Trouble:
     """Ranks that lose time, and what their devices' counters show meanwhile; without `adds` a mere oddity.
 
     Attributes:
-        ranks: whose time and counters change.
+        on: whose time and counters change.
         adds: per phase (or `transfer`) the time added per step, microseconds.
-        shows: per `table.column` the value that a gauge has meanwhile.
+        shows: per `table.column` the value that a gauge has meanwhile, or how it gets there.
         grows: per `table.column` what a counter grows by per second meanwhile.
         stops: `table.column` of counters that stand still meanwhile. `nic_sample#2.tx_bytes` means interface 2 only.
         start: first step of it.
         end: first step no longer hit; None = to the end.
         share: random share of the steps that lose time.
         rotating: one random rank per step loses the time instead of all.
+        counts: per `table.column` what a counter of lost time grows by per microsecond that the rank loses.
+        records: per column of the step records the mean of what is counted in each hit step.
+        spells: stretches [first, end) of those steps in which it is on; empty = all of them.
+        bursts: how unevenly counters grow, as the deviation of a step's growth over its mean.
     """
 
     on: tuple[int, ...]
     adds: Mapping[str, float] = field(default_factory=dict)
-    shows: Mapping[str, float] = field(default_factory=dict)
+    shows: Mapping[str, float | Gauge] = field(default_factory=dict)
     grows: Mapping[str, float] = field(default_factory=dict)
     stops: tuple[str, ...] = ()
     start: int = 0
     end: int | None = None
     share: float = 1.0
     rotating: bool = False
+    counts: Mapping[str, float] = field(default_factory=dict)
+    records: Mapping[str, float] = field(default_factory=dict)
+    spells: Spells = ()
+    bursts: float = 0.0
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """Whom it hits."""
         return self.on
 
+    def active(self, steps: int) -> Bools:
+        """Steps in which it is on, shape (S,)."""
+        inside = window(steps, self.start, self.end)
+        if not self.spells:
+            return inside
+        on: Bools = inside & np.any([window(steps, *spell) for spell in self.spells], axis=0)
+        return on
+
     def excess_us(self, phases: Mapping[str, Floats], rng: np.random.Generator) -> dict[str, Floats]:
         """See `Fault`."""
         ranks, steps = phases["forward"].shape
-        weight: Floats = window(steps, self.start, self.end) * np.asarray(rng.normal(1.0, 0.05, steps))
+        weight: Floats = self.active(steps) * np.asarray(rng.normal(1.0, 0.05, steps))
         weight *= rng.random(steps) < self.share
         hit = np.zeros((ranks, steps))
         if self.rotating:
@@ -65,26 +85,75 @@ class Trouble:
             hit[list(self.on)] = 1.0
         return {name: us * weight * (1.0 if name == "transfer" else hit) for name, us in self.adds.items()}
 
-    def show(self, run: SyntheticRun, frames: Mapping[str, pd.DataFrame], edges_ns: Floats) -> None:
+    def note(self, columns: Mapping[str, Floats], part: Mapping[str, Floats], rng: np.random.Generator) -> None:
+        """Write what the step records count into their columns, shape (R, S) each."""
+        lost = _lost_us(part)
+        for name, mean in self.records.items():
+            counted = np.maximum(1.0, rng.poisson(mean, lost.shape))
+            columns[name][lost > 0] = counted[lost > 0]
+
+    def show(
+        self,
+        run: SyntheticRun,
+        frames: Mapping[str, pd.DataFrame],
+        sampling: Sampling,
+        part: Mapping[str, Floats],
+        rng: np.random.Generator,
+    ) -> None:
         """Write what the counters show into a run's frames."""
-        first = edges_ns[self.start]
-        last = edges_ns[run.steps if self.end is None else self.end]
+        active, edges_ns = self.active(run.steps), sampling.edges_ns
         for name in self.stops:
             frame, column, of_device = _place(run, frames, name, self.on)
             for rows in frame[of_device].groupby([c for c in ("node", "nic", "gpu") if c in frame]).groups.values():
-                times, values = frame.loc[rows, "mono_ns"], frame.loc[rows, column].astype(np.float64)
-                held = np.interp([first, last], times, values)
-                moved = np.where(times <= first, values, np.where(times <= last, held[0], values - held[1] + held[0]))
-                frame.loc[rows, column] = moved
+                frame.loc[rows, column] = _held(frame.loc[rows], column, active, edges_ns)
+        for name, per_us in self.counts.items():
+            self._count(run, frames, sampling, name, per_us * _lost_us(part))
         for name, value in (*self.shows.items(), *self.grows.items()):
             frame, column, of_device = _place(run, frames, name, self.on)
             times = frame["mono_ns"].to_numpy(np.float64)
-            if _kind(name) is Kind.COUNTER:
-                until = np.clip(times - first, 0.0, last - first) / 1e9
-                grown = np.where(of_device, np.rint(value * until), 0.0)
-                frame[column] = frame[column].astype(np.float64) + grown
+            usual = frame[column].to_numpy(np.float64)
+            if not isinstance(value, Gauge) and _kind(name) is Kind.COUNTER:
+                per_step = value * active * np.diff(edges_ns) / 1e9 * _uneven(rng, run.steps, self.bursts)
+                grown = np.rint(np.interp(times, edges_ns, np.r_[0.0, np.cumsum(per_step)]))
+                frame[column] = usual + np.where(of_device, grown, 0.0)
             else:
-                frame.loc[(times >= first) & (times <= last) & of_device, column] = value
+                gauge = value if isinstance(value, Gauge) else Gauge(value)
+                level = response(times, edges_ns, active, gauge.lag_s)
+                frame[column] = np.where(of_device, blended(usual, level, gauge, rng), usual)
+
+    def _count(
+        self, run: SyntheticRun, frames: Mapping[str, pd.DataFrame], sampling: Sampling, name: str, lost_us: Floats
+    ) -> None:
+        for rank in self.on:
+            frame, column, of_device = _place(run, frames, name, (rank,))
+            times = frame["mono_ns"].to_numpy(np.float64)
+            grown = np.rint(np.interp(times, sampling.edges_ns, np.r_[0.0, np.cumsum(lost_us[rank])]))
+            frame[column] = frame[column].to_numpy(np.float64) + np.where(of_device, grown, 0.0)
+
+
+def _lost_us(part: Mapping[str, Floats]) -> Floats:
+    """Time that ranks lost per step, all phases, shape (R, S)."""
+    lost: Floats = np.sum([values for name, values in part.items() if name != "transfer"], axis=0)
+    return lost
+
+
+def _uneven(rng: np.random.Generator, steps: int, bursts: float) -> Floats:
+    """Factors with mean 1 and the given deviation, shape (S,)."""
+    if bursts == 0.0:
+        return np.ones(steps)
+    shape = bursts**-2
+    factors: Floats = rng.gamma(shape, 1.0 / shape, steps)
+    return factors
+
+
+def _held(rows: pd.DataFrame, column: str, active: Bools, edges_ns: Floats) -> Floats:
+    """A counter that stands still in the active steps."""
+    times, values = rows["mono_ns"].to_numpy(np.float64), rows[column].to_numpy(np.float64)
+    at_edges = np.interp(edges_ns, times, values)
+    kept = np.r_[0.0, np.cumsum(np.where(active, 0.0, np.diff(at_edges)))]
+    inside = np.clip(np.searchsorted(edges_ns, times, side="right") - 1, 0, len(active) - 1)
+    since = np.where(active[inside], 0.0, values - at_edges[inside])
+    return np.asarray(at_edges[0] + kept[inside] + since)
 
 
 def _kind(name: str) -> Kind:
@@ -99,13 +168,19 @@ def _place(
     where, _, column = name.partition(".")
     table, _, device = where.partition("#")
     frame = frames[table]
-    here = frame["node"].isin({int(run.node_of[rank]) for rank in ranks}).to_numpy()
+    here = _in(frame["node"], {int(run.node_of[rank]) for rank in ranks})
     if table == "gpu_sample":
-        here = here & frame["gpu"].isin([GPU_ID_0 + rank for rank in ranks]).to_numpy()
+        here &= _in(frame["gpu"], {GPU_ID_0 + rank for rank in ranks})
     elif table in ("process_sample", "tcp_sample"):
-        here = here & frame["rank"].isin(ranks).to_numpy()
+        here &= _in(frame["rank"], set(ranks))
     elif table == "cpu_sample":
-        here = here & frame["cpu"].isin([rank % run.cores for rank in ranks]).to_numpy()
+        here &= _in(frame["cpu"], {rank % run.cores for rank in ranks})
+    elif table == "cgroup_sample":
+        here &= _in(frame["cgroup"], {1 + rank for rank in ranks})
     elif table == "nic_sample":
-        here = here & (frame["nic"] == int(device or 1)).to_numpy()
-    return frame, column, np.asarray(here)
+        here &= _in(frame["nic"], {int(device or 1)})
+    return frame, column, here
+
+
+def _in(values: pd.Series[int], wanted: set[int]) -> Bools:
+    return np.asarray(np.isin(values.to_numpy(np.int64), list(wanted)))
