@@ -73,6 +73,7 @@ class Gpu:
     numa_node: float
     pcie_gen_max: float
     pcie_width_max: float
+    pci: str = ""
 
 
 class Counters:
@@ -81,6 +82,11 @@ class Counters:
     def __init__(self, run: RunData) -> None:
         self._run = run
         self._grouped: dict[tuple[str, tuple[str, ...]], Mapping[tuple[float, ...], pd.DataFrame]] = {}
+
+    @property
+    def run(self) -> RunData:
+        """The run whose frames these are."""
+        return self._run
 
     def has(self, table: str) -> bool:
         """Whether the run holds any row of a table."""
@@ -132,10 +138,12 @@ class Counters:
         """The GPUs by node and UUID; the last row of a GPU is valid."""
         table = self.table("gpu")
         facts = [numbers(table, name) for name in ("node", "gpu", "numa_node", "pcie_gen_max", "pcie_width_max")]
-        texts = [[v if isinstance(v, str) else "" for v in table[name]] for name in ("uuid", "name", "mig_parent")]
+        texts = [
+            [v if isinstance(v, str) else "" for v in table[name]] for name in ("uuid", "name", "mig_parent", "pci")
+        ]
         return {
-            (int(node), uuid): Gpu(int(gpu), name, parent, numa, generation, lanes)
-            for node, gpu, numa, generation, lanes, uuid, name, parent in zip(*facts, *texts, strict=True)
+            (int(node), uuid): Gpu(int(gpu), name, parent, numa, generation, lanes, pci)
+            for node, gpu, numa, generation, lanes, uuid, name, parent, pci in zip(*facts, *texts, strict=True)
             if uuid and np.isfinite((node, gpu)).all()
         }
 

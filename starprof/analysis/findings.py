@@ -9,7 +9,7 @@ import numpy as np
 from starprof.analysis.arrays import Bools
 from starprof.analysis.causes import Case, Explanation, explain, ms
 from starprof.analysis.causes.base import span_ns
-from starprof.analysis.causes.phase import CAUSES
+from starprof.analysis.causes.phase import CAUSES, RANK_0_WORK
 from starprof.analysis.comparison import Comparison
 from starprof.analysis.counters import Counters
 from starprof.analysis.own_time import OwnTime
@@ -23,7 +23,6 @@ from starprof.model.rundata import RunData
 from starprof.model.verdict import Finding
 
 WHERE_ONLY = CAUSES | {causes.UNKNOWN}
-RANK_0_WORK = ("user", "unaccounted")
 SAME_SLACK = 5
 MANY = 16
 
@@ -119,25 +118,27 @@ def rank_findings(context: Context, found: list[Slowness]) -> list[tuple[Slownes
         else:
             same[0].extend(group)
     result = []
-    for group, why in _by_machine(context, merged):
+    for group, why in _by_place(context, merged):
         whole = together(group)
         again = why if len(group) == 1 else _explained(context, group)
         result.append((whole, _rank_finding(context, whole, again)))
     return result
 
 
-def _by_machine(context: Context, parts: list[Explained]) -> list[Explained]:
-    """Put slow ranks of one machine together of whose cause nothing is told but where in the step it lies."""
+def _by_place(context: Context, parts: list[Explained]) -> list[Explained]:
+    """Put slow ranks of one place together of whose cause nothing is told but where in the step it lies."""
     result = list(parts)
     for first in parts:
         if not any(first is part for part in result) or not _vague(first):
             continue
+        alike = [p for p in result if _vague(p) and _same_time(p[0][0], first[0][0])]
         node = _only_node(context, first)
-        alike = [p for p in result if _vague(p) and _same_time(p[0][0], first[0][0]) and _only_node(context, p) == node]
-        slow = [s for part in alike for s in part[0]]
-        if node is None or len(alike) < 2 or not same_place(context.own, [r for s in slow for r in s.rows]):
-            continue
-        result = [p for p in result if not any(p is q for q in alike)] + [(slow, _explained(context, slow))]
+        near = [] if node is None else [p for p in alike if _only_node(context, p) == node]
+        for group in (alike, near):
+            slow = [s for part in group for s in part[0]]
+            if len(group) > 1 and same_place(context.run, context.own, [r for s in slow for r in s.rows]):
+                result = [p for p in result if not any(p is q for q in group)] + [(slow, _explained(context, slow))]
+                break
     return result
 
 

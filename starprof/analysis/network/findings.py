@@ -7,6 +7,8 @@ from dataclasses import replace
 from starprof.analysis.causes import ms
 from starprof.analysis.findings import Context
 from starprof.analysis.network.location import Location
+from starprof.analysis.network.rails import rails
+from starprof.analysis.network.served import Users, users
 from starprof.analysis.slowness import Slowness
 from starprof.analysis.wire.base import WireCause
 from starprof.analysis.words import bit_rate, confidence, when
@@ -94,17 +96,31 @@ def _blamed_link(context: Context, base: Finding, place: Location, first: str) -
             f"{face.name} of {name} runs at {face.speed_mbit:.0f} Mbit/s with {face.errors_per_s:.1f} errors/s."
         )
     cause = causes.NIC_DEGRADED if place.degraded else causes.NIC_BANDWIDTH
+    served = Users(tuple(sorted(i.rank for i in hits)))
+    nic = _only_interface(place)
+    if nic and not place.by_rank:
+        served = users(infos, rails(context.run, context.counters), [(where, nic)], context.counters.host)
+        lines += [f"Only its sockets on {nic} are slow, those on its other interfaces are not."] if place.rail else []
+        lines += served.words
     return replace(
         base,
         cause=cause,
-        ranks=tuple(sorted(i.rank for i in hits)),
+        ranks=served.ranks,
         nodes=context.hosts(sorted({i.node for i in hits})),
         cause_share=1.0 if place.slow is not None else 0.8,
-        confidence=base.confidence if place.slow is not None else round(0.7 * base.confidence, 3),
+        confidence=round((1.0 if place.slow is not None else 0.7) * served.certainty * base.confidence, 3),
         evidence=tuple(lines),
-        action=f"Check the interface of {name}: traffic shaping, other transfers on it, cable, port and "
+        action=f"Check {nic or 'the interface'} of {name}: traffic shaping, other transfers on it, cable, port and "
         "negotiated speed.",
     )
+
+
+def _only_interface(place: Location) -> str:
+    """The interface that is slow, by its sockets or by its own counters; "" where neither tells."""
+    face = place.interface
+    if place.rail or face is None:
+        return place.rail
+    return face.rail if face.overlimits_per_s > 0 or place.degraded else ""
 
 
 def _two_ends(context: Context, base: Finding, place: Location, first: str) -> Finding:

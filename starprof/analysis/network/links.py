@@ -10,6 +10,7 @@ import numpy as np
 
 from starprof.analysis.causes.base import span_ns
 from starprof.analysis.counters import Counters, numbers
+from starprof.analysis.network.rails import nic_names, rail_of_address
 from starprof.analysis.own_time import OwnTime
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Interface:
     """A node's interfaces in the window; usual = before it, NaN without a past."""
 
     name: str
+    rail: str
     overlimits_per_s: float
     usual_overlimits_per_s: float
     backlog_bytes: float
@@ -82,6 +84,37 @@ def links(windows: Windows, counters: Counters, by_rank: bool) -> Mapping[Pair, 
             gathered.setdefault(pair, []).append(link)
     # Each direction sees only its own queue: the slower one tells about the path.
     return {pair: max(found, key=lambda link: link.rtt_us) for pair, found in gathered.items()}
+
+
+def rail_links(windows: Windows, counters: Counters, node: int) -> Mapping[Pair, Link]:
+    """Link figures of a node's own sockets per interface that owns their address, numbered by `rail_of_links`.
+
+    Sockets within the node do not leave it and tell nothing of its interfaces.
+    """
+    if not (counters.has("tcp_sample") and counters.has("tcp")):
+        return {}
+    number = {name: index for index, name in enumerate(rail_names(counters, node))}
+    owners = rail_of_address(counters)
+    names = counters.table("tcp")
+    samples = counters.series("tcp_sample", ("node", "socket"))
+    row = next(i for i, info in enumerate(windows.own.infos) if info.node == node)
+    found: dict[Pair, Link] = {}
+    keys = zip(numbers(names, "node"), numbers(names, "socket"), names["local"], names["remote"], strict=True)
+    for of_node, socket, local, remote in keys:
+        owner, far = owners.get(_address(str(local))), owners.get(_address(str(remote)))
+        rows = samples.get((of_node, socket))
+        if of_node != node or owner is None or far is None or far[0] == node or rows is None:
+            continue
+        link = _figures(rows, counters, windows, row)
+        place = (number[owner[1]], number[owner[1]])
+        if link is not None and (place not in found or link.rtt_us > found[place].rtt_us):
+            found[place] = link
+    return found
+
+
+def rail_names(counters: Counters, node: int) -> list[str]:
+    """Interfaces of a node that own an address."""
+    return sorted({rail for of_node, rail in rail_of_address(counters).values() if of_node == node})
 
 
 def sockets(counters: Counters, by_rank: bool) -> Iterator[tuple[Pair, int, pd.DataFrame]]:
@@ -151,7 +184,7 @@ def interface(windows: Windows, counters: Counters, node: int) -> Interface | No
         for (of_node, nic), rows in counters.series("nic_sample", ("node", "nic")).items()
         if of_node == node and not _is_loopback(counters, node, nic)
     ]
-    return max(found, key=lambda face: (face.overlimits_per_s, face.backlog_bytes), default=None)
+    return max(found, key=lambda face: (face.overlimits_per_s, face.backlog_bytes, face.errors_per_s), default=None)
 
 
 def _interface(
@@ -168,6 +201,7 @@ def _interface(
     errors = ("rx_errors", "tx_errors")  # drops are counted for unknown protocols too: see `wire.loss`
     return Interface(
         name=_nic_name(counters, *key),
+        rail=_rail_name(counters, *key),
         overlimits_per_s=rate(("qdisc_overlimits",), slow),
         usual_overlimits_per_s=rate(("qdisc_overlimits",), past),
         backlog_bytes=float(np.nan_to_num(counters.mean(rows, "qdisc_backlog_bytes", *slow))),
@@ -185,6 +219,12 @@ def _nic_row(counters: Counters, node: float, nic: float) -> pd.DataFrame | None
 def _nic_name(counters: Counters, node: float, nic: float) -> str:
     named = _nic_row(counters, node, nic)
     return f"interface {nic:.0f}" if named is None else str(named["name"].iloc[-1])
+
+
+def _rail_name(counters: Counters, node: float, nic: float) -> str:
+    """Name of its bond where it belongs to one, else its own."""
+    named = nic_names(counters).get((int(node), int(nic)))
+    return f"interface {nic:.0f}" if named is None else named.rail
 
 
 def _is_loopback(counters: Counters, node: float, nic: float) -> bool:

@@ -9,12 +9,21 @@ answer is which two nodes, and what to test next.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from starprof.analysis.counters import Counters
-from starprof.analysis.network.links import Interface, Link, Pair, Windows, interface, links
+from starprof.analysis.network.links import (
+    Interface,
+    Link,
+    Pair,
+    Windows,
+    interface,
+    links,
+    rail_links,
+    rail_names,
+)
 
 SLOW_RTT_US = 1_000.0
 SLOW_RTT_FACTOR = 5.0
@@ -42,6 +51,7 @@ class Location:
         interface: counters of the blamed node's interface where they stand out.
         degraded: the interface runs at a lower speed or with errors.
         third: a place to test the two against.
+        rail: the only interface of the blamed node whose sockets are slow, "" where that can't be told.
     """
 
     places: tuple[int, ...] = ()
@@ -54,6 +64,7 @@ class Location:
     interface: Interface | None = None
     degraded: bool = False
     third: int | None = None
+    rail: str = ""
 
 
 def locate(windows: Windows, counters: Counters) -> Location:
@@ -69,11 +80,11 @@ def locate(windows: Windows, counters: Counters) -> Location:
         only = standing_out[0] if len(standing_out) == 1 else None
         return Location((), seen=bool(seen)) if only is None else _found((only,), by_rank, seen, slow, faces)
     touching = explaining(seen, slow)
-    if len(touching) == 1:
-        return _found((touching[0],), by_rank, seen, slow, faces)
     among = [n for n in standing_out if n in (touching or _ends(slow))]
-    if len(among) == 1:
-        return _found((among[0],), by_rank, seen, slow, faces)
+    if len(touching) == 1 or len(among) == 1:
+        only = touching[0] if len(touching) == 1 else among[0]
+        found = _found((only,), by_rank, seen, slow, faces)
+        return found if by_rank else replace(found, rail=_slow_rail(windows, counters, only))
     if len(touching) == 2 or len(slow) == 1:
         return _found(tuple(touching) if len(touching) == 2 else next(iter(slow)), by_rank, seen, slow, faces)
     return Location(
@@ -82,6 +93,15 @@ def locate(windows: Windows, counters: Counters) -> Location:
         all_alike=len(slow) >= EXPLAINED_SHARE * len(seen),
         slow=_typical([seen[p] for p in slow]),
     )
+
+
+def _slow_rail(windows: Windows, counters: Counters, node: int) -> str:
+    """The one interface of a node whose sockets are slow while those of its others are not."""
+    by_rail = rail_links(windows, counters, node)
+    slow = slow_pairs(by_rail)
+    if len(slow) != 1 or len(by_rail) < 2:
+        return ""
+    return rail_names(counters, node)[next(iter(slow))[0]]
 
 
 def slow_pairs(seen: Mapping[Pair, Link]) -> set[Pair]:

@@ -13,23 +13,23 @@ from starprof.analysis.causes.contrast import NAN, Contrast
 from starprof.analysis.counters import Counters
 from starprof.analysis.network.links import Windows
 from starprof.analysis.network.location import Location
+from starprof.analysis.network.rails import PHYSICAL, Rails, nic_names, rails
+from starprof.analysis.network.served import Users, users
 from starprof.analysis.own_time import OwnTime
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PHYSICAL = ("ethernet", "bond-member", "infiniband")
-"""Interfaces that count each byte once: bonds and virtual ones count again what passes below them."""
-
 
 @dataclass(frozen=True)
 class Port:
-    """One physical interface of a node."""
+    """One physical interface of a node; `rail` is the bond that it belongs to, else its own name."""
 
     node: int
     name: str
     type: str
     rows: pd.DataFrame
+    rail: str
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,17 @@ class WireCase:
     def ports(self) -> tuple[Port, ...]:
         """Physical interfaces of those nodes that were sampled."""
         found = []
+        names = nic_names(self.counters)
         for (node, nic), rows in self.counters.series("nic_sample", ("node", "nic")).items():
-            named = self.counters.series("nic", ("node", "nic")).get((node, nic))
-            kind = "" if named is None else str(named["type"].iloc[-1])
-            if int(node) in self.nodes and kind in PHYSICAL and named is not None:
-                found.append(Port(int(node), str(named["name"].iloc[-1]), kind, rows))
+            named = names.get((int(node), int(nic)))
+            if named is not None and int(node) in self.nodes and named.type in PHYSICAL:
+                found.append(Port(int(node), named.name, named.type, rows, named.rail))
         return tuple(found)
+
+    @cached_property
+    def rails(self) -> Rails:
+        """Which interface serves which rank."""
+        return rails(self.counters.run, self.counters)
 
     def row_of(self, node: int) -> int:
         """A row whose clock is the node's."""
@@ -143,6 +148,11 @@ def ranks_on(case: WireCase, nodes: Iterable[int]) -> tuple[int, ...]:
     """Global ranks of some nodes."""
     wanted = set(nodes)
     return tuple(sorted(info.rank for info in case.own.infos if info.node in wanted))
+
+
+def behind(case: WireCase, ports: Iterable[Port]) -> Users:
+    """Ranks that some ports serve."""
+    return users(case.own.infos, case.rails, [(port.node, port.rail) for port in ports], case.host)
 
 
 def minority(case: WireCase, nodes: list[int]) -> bool:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from starprof.analysis.causes.base import pct
 from starprof.analysis.network.links import Pair, interface, sockets
 from starprof.analysis.network.location import MIN_OVERLIMITS_PER_S, explaining_pairs
-from starprof.analysis.wire.base import WireCase, WireCause, among_nodes, minority, ranks_on
+from starprof.analysis.network.served import Users
+from starprof.analysis.wire.base import Port, WireCase, WireCause, among_nodes, behind, minority, ranks_on
 from starprof.model import causes
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ OUTSTANDING = 4.0
 MIN_DROPS_PER_S = 1.0
 MIN_DROPPED = 1e-4
 """Dropped share of the packets: hosts count a few unknown protocols as drops all the time."""
+
+ON_ONE = 0.8
+"""Share of a node's drops that one interface must have to be the one that drops."""
 
 DROPS = ("rx_dropped", "tx_dropped", "qdisc_backlog_drops")
 
@@ -39,14 +43,16 @@ def explain(case: WireCase) -> WireCause | None:
     ends = sorted({node for pair in lossy for node in pair}) if len(places) == 2 else []
     apart = minority(case, nodes)
     where = tuple(nodes) if apart else tuple(ends)
+    port = _dropping_port(case, nodes[0]) if apart and len(dropping) == 1 else None
+    served = behind(case, [port]) if port is not None else Users(ranks_on(case, nodes))
     return WireCause(
         cause=causes.PACKET_LOSS,
         nodes=where,
-        ranks=ranks_on(case, nodes) if apart else (),
+        ranks=served.ranks if apart else (),
         share=1.0,
-        certainty=0.8,
-        evidence=(*_lossy_words(case, seen, lossy), _drop_words(case, dropping)),
-        action=f"Check {'the interfaces of ' + case.hosts(where) if where else 'the network between the nodes'}: ring "
+        certainty=0.8 * served.certainty,
+        evidence=(*_lossy_words(case, seen, lossy), _drop_words(case, dropping), *served.words),
+        action=f"Check {_named(port) + case.hosts(where) if where else 'the network between the nodes'}: ring "
         "buffers, cable and optics, switch port counters, flow control, MTU.",
         verify="Without retransmissions and drops the reduction must be as fast as before; if it is not, loss was not "
         "the cause.",
@@ -54,6 +60,23 @@ def explain(case: WireCase) -> WireCause | None:
         if len(ends) == 2 and not apart
         else "",
     )
+
+
+def _named(port: Port | None) -> str:
+    return "the interfaces of " if port is None else f"{port.name} of "
+
+
+def _dropping_port(case: WireCase, node: int) -> Port | None:
+    """The interface that drops nearly all that its node does; None when they are several."""
+    drops = {port.name: _port_drops(case, port) for port in case.ports if port.node == node}
+    whole = sum(value for value in drops.values() if value == value)
+    return next((p for p in case.ports if p.node == node and drops[p.name] >= ON_ONE * whole > 0), None)
+
+
+def _port_drops(case: WireCase, port: Port) -> float:
+    """What a port drops per second more than before; NaN when it does not count drops."""
+    now, past = case.rate(port, DROPS), case.rate(port, DROPS, past=True)
+    return max(0.0, now - past) if past == past else now
 
 
 def _held_back(case: WireCase, node: int) -> bool:
