@@ -1,129 +1,183 @@
 """Time and memory of the diagnosis of long runs, and whether it finds what is in them.
 
-Makes runs of 1,024 ranks (or `--ranks`) chunk by chunk, so that the data themselves never lie in memory: one rank is
-1.06x slow from 40 % of the run on, another one 1.5x for 100 steps. Each size runs in a process of its own, for its peak
-of resident memory.
+Makes runs of 1,024 ranks (or `--ranks`): own time and waiting of every rank and step, in step order, on disk. One rank
+is 1.06x slow from 40 % of the run on, another one 1.5x for 100 steps. Making them is not timed, and every measurement
+runs in a process of its own, for its peak of resident memory:
+
+- `arrays`: single-precision numbers as they lie on disk, read block by block;
+- `run file`: the same as a run file, opened as `starprof summary` does.
 
     python benchmarks/scale.py                    # 1e6 and 1e7 rank-steps
     python benchmarks/scale.py --largest          # 1e8 as well
 """
+
+from __future__ import annotations
 
 import argparse
 import json
 import multiprocessing
 import os
 import resource
+import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
-from starprof.analysis.long.run import diagnose_long
+from starprof.analysis.long.run import diagnose_long, judged_scan
+from starprof.analysis.long.scan import scan_run
 from starprof.analysis.synthetic import SyntheticRun
 from starprof.model.rundata import RunData, Steps
+from starprof.model.stepsource import StepBlock
+from starprof.model.verdict import Verdict
 
 CHUNK = 256
 CV = 0.03
+STEP_US, TRANSFER_US, STEP_NS = 62_000.0, 4_000.0, 70_000_000
 ALLOWED_MB = 300
-PHASES = {"data_wait_us": 2_000.0, "forward_us": 20_000.0, "backward_us": 36_000.0, "optimizer_us": 4_000.0}
 SLOW, SLOWDOWN = 17, 1.06
 SHORT, SHORT_SLOWDOWN, SHORT_STEPS = 5, 1.5, 100
+COLUMNS = ("dur_us", "blocked_us")
 
 
-class LongRun:
-    """A run that is made when it is read; every chunk is always the same."""
+class FilesOnDisk:
+    """A run whose columns are files of single-precision numbers, one step's ranks side by side: a `StepSource`."""
 
-    def __init__(self, ranks: int, steps: int) -> None:
-        self.steps = steps
-        self.onset = int(0.4 * steps)
-        self.short = int(0.7 * steps)
-        self._level = 1.0 + 0.005 * np.random.default_rng(0).standard_normal((ranks, 1))
-        self._shell = SyntheticRun(ranks=ranks, steps=2, counters=False).data()
-        self.made_s = 0.0
+    def __init__(self, folder: Path, ranks: int, steps: int) -> None:
+        self.folder, self.ranks = folder, ranks
+        empty = Steps(np.zeros(0, np.int64), {}, np.zeros((ranks, 0), np.int64))
+        self.shell = replace(SyntheticRun(ranks=ranks, steps=2, counters=False).data(), steps=empty)
+        self.numbers = np.arange(steps)
+        self.columns = COLUMNS
 
-    def window(self, first: int, end: int) -> RunData:
-        """The steps [first, end)."""
-        began = time.process_time()
-        chunks = [self._chunk(k) for k in range(first // CHUNK, -(-end // CHUNK))]
-        offset = first // CHUNK * CHUNK
-        inside = slice(first - offset, end - offset)
-        columns = {name: np.concatenate([c[name] for c in chunks], axis=1)[:, inside] for name in chunks[0]}
-        steps = np.arange(first, min(end, self.steps))
-        start = np.broadcast_to(steps * 70_000_000 + 1, columns["dur_us"].shape)
-        self.made_s += time.process_time() - began
-        data = self._shell
-        return RunData(
-            info=data.info,
-            attempt=0,
-            ranks=data.ranks,
-            steps=Steps(steps, columns, np.ascontiguousarray(start)),
-            samples=data.samples,
-            events=data.events,
-            gaps=data.gaps,
-            unavailable=data.unavailable,
-            nodes=data.nodes,
-        )
+    def blocks(self, first: int, end: int, size: int, columns: Sequence[str]) -> Iterator[StepBlock]:
+        """Some steps, block by block."""
+        for start in range(first, end, size):
+            stop = min(start + size, end)
+            yield StepBlock(self.numbers[start:stop], {name: self._read(name, start, stop) for name in columns})
 
-    def _chunk(self, number: int) -> dict[str, np.ndarray]:
-        rng = np.random.default_rng([1, number])
-        first = number * CHUNK
-        step = np.arange(first, min(first + CHUNK, self.steps))
-        shape = (len(self._level), len(step))
-        noise = self._level * (1.0 + CV * rng.standard_normal(shape))
-        noise[SLOW] *= np.where(step >= self.onset, SLOWDOWN, 1.0)
-        hit = (step >= self.short) & (step < self.short + SHORT_STEPS)
-        noise[SHORT] *= np.where(hit, SHORT_SLOWDOWN, 1.0)
-        columns = {name: us * noise for name, us in PHASES.items()}
-        own = np.sum(list(columns.values()), axis=0)
-        columns["blocked_us"] = own.max(axis=0) - own + 4_000.0
-        columns["dur_us"] = own + columns["blocked_us"]
-        return columns
+    def raw(self, first: int, end: int) -> RunData:
+        """Some steps as a run."""
+        columns = {name: self._read(name, first, end).T.astype(np.float64) for name in COLUMNS}
+        return replace(self.shell, steps=Steps(self.numbers[first:end], columns, self.starts(np.arange(first, end))))
+
+    def starts(self, places: np.ndarray) -> np.ndarray:
+        """All ranks start a step together, every 70 ms."""
+        return np.tile(1 + places * STEP_NS, (self.ranks, 1))
+
+    def make(self) -> None:
+        """Write the files."""
+        rng = np.random.default_rng(0)
+        level = (1.0 + 0.005 * rng.standard_normal((1, self.ranks))).astype(np.float32)
+        total = len(self.numbers)
+        with open(self.folder / "dur_us", "wb") as duration, open(self.folder / "blocked_us", "wb") as waiting:
+            for first in range(0, total, CHUNK):
+                step = np.arange(first, min(first + CHUNK, total))
+                noise = rng.standard_normal((len(step), self.ranks), dtype=np.float32)
+                own = STEP_US * level * (1.0 + CV * noise)
+                own[:, SLOW] *= np.where(step >= onset(total), SLOWDOWN, 1.0)
+                own[:, SHORT] *= np.where(
+                    (step >= short(total)) & (step < short(total) + SHORT_STEPS), SHORT_SLOWDOWN, 1
+                )
+                own = np.rint(own)
+                blocked = own.max(axis=1, keepdims=True) - own + np.float32(TRANSFER_US)
+                (own + blocked).tofile(duration)
+                blocked.tofile(waiting)
+
+    def _read(self, name: str, first: int, end: int) -> np.ndarray:
+        count, at = (end - first) * self.ranks, first * self.ranks * 4
+        return np.fromfile(self.folder / name, np.float32, count, offset=at).reshape(-1, self.ranks)
 
 
-def measure(ranks: int, steps: int, out: "multiprocessing.SimpleQueue[str]") -> None:
-    """Diagnose one run and report its figures."""
-    run = LongRun(ranks, steps)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    began = time.process_time()
-    verdict = diagnose_long(run.window, 0, steps)
-    seconds = time.process_time() - began - run.made_s
+def onset(steps: int) -> int:
+    """First step in which the slow rank is slow."""
+    return int(0.4 * steps)
+
+
+def short(steps: int) -> int:
+    """First step in which the other one is slow for a while."""
+    return int(0.7 * steps)
+
+
+def make(folder: Path, ranks: int, steps: int, out: multiprocessing.SimpleQueue[str]) -> None:
+    """Make a run on disk."""
+    FilesOnDisk(folder, ranks, steps).make()
+    out.put("{}")
+
+
+def measure_arrays(folder: Path, ranks: int, steps: int, out: multiprocessing.SimpleQueue[str]) -> None:
+    """The scan with its verdict, then the whole diagnosis."""
+    source = FilesOnDisk(folder, ranks, steps)
+    before_mb = peak_mb()
+    began = time.perf_counter(), time.process_time()
+    quick = judged_scan(scan_run(source))
+    seconds, cpu_s = time.perf_counter() - began[0], time.process_time() - began[1]
+    figures = {"scan_s": seconds, "scan_cpu_s": cpu_s, "scan_verdict": quick.verdict, "scan_peak_mb": peak_mb()}
+    began = time.perf_counter(), time.process_time()
+    verdict = diagnose_long(source).verdict
+    seconds, cpu_s = time.perf_counter() - began[0], time.process_time() - began[1]
+    figures |= {"whole_s": seconds, "whole_cpu_s": cpu_s, "peak_mb": peak_mb(), "imports_mb": before_mb}
+    out.put(json.dumps(rounded(figures | told(verdict, steps))))
+
+
+def told(verdict: Verdict, steps: int) -> dict[str, object]:
+    """What the verdict says of the two slow ranks."""
     found = {f.ranks: (f.onset_step, f.end_step) for f in verdict.findings if f.ranks}
-    onset = found.get((SLOW,), (None, None))[0]
-    short = found.get((SHORT,), (None, None))
-    line = {
-        "rank_steps": ranks * steps,
-        "steps": steps,
-        "seconds": round(seconds, 1),
-        "rank_steps_per_s": int(ranks * steps / max(seconds, 1e-9)),
-        "generating_s": round(run.made_s, 1),
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-        "peak_before_mb": before // 1024,
+    since, (begun, ended) = found.get((SLOW,), (None, None))[0], found.get((SHORT,), (None, None))
+    return {
         "verdict": verdict.verdict,
         "blamed": sorted(rank for ranks in found for rank in ranks),
-        "onset_off_by": None if onset is None else onset - run.onset,
-        "short_onset_off_by": None if short[0] is None else short[0] - run.short,
+        "onset_off_by": None if since is None else since - onset(steps),
+        "short_onset_off_by": None if begun is None else begun - short(steps),
+        "short_end_off_by": None if ended is None else ended - short(steps) - SHORT_STEPS + 1,
     }
-    out.put(json.dumps(line))
+
+
+def peak_mb() -> int:
+    """Peak of resident memory so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def rounded(figures: dict[str, object]) -> dict[str, object]:
+    """Numbers as they are printed."""
+    return {name: round(value, 2) if isinstance(value, float) else value for name, value in figures.items()}
+
+
+def in_process(work: Callable[..., None], *arguments: object) -> dict[str, object]:
+    """Run a measurement in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    out = context.SimpleQueue()
+    process = context.Process(target=work, args=(*arguments, out))
+    process.start()
+    process.join()
+    return json.loads(out.get()) if not out.empty() else {"failed": process.exitcode}
+
+
+def measured(ranks: int, size: float) -> Iterator[dict[str, object]]:
+    """All figures of one size."""
+    steps = max(1, round(size / ranks))
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        in_process(make, folder, ranks, steps)
+        about = {"rank_steps": ranks * steps, "ranks": ranks, "steps": steps}
+        yield about | {"from": "arrays"} | in_process(measure_arrays, folder, ranks, steps)
 
 
 def main() -> None:
-    """One line per size."""
+    """One line per size and source."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=1024)
     parser.add_argument("--largest", action="store_true", help="1e8 rank-steps as well")
     parser.add_argument("--sizes", type=float, nargs="*", help="rank-steps, instead of the usual ones")
     options = parser.parse_args()
     os.nice(10)
-    sizes = options.sizes or [1e6, 1e7, *([1e8] if options.largest else [])]
-    context = multiprocessing.get_context("spawn")
-    for size in sizes:
-        out = context.SimpleQueue()
-        process = context.Process(target=measure, args=(options.ranks, round(size / options.ranks), out))
-        process.start()
-        process.join()
-        line = json.loads(out.get()) if not out.empty() else {"rank_steps": size, "failed": process.exitcode}
-        print(json.dumps(line), flush=True)
-        if line.get("peak_mb", 0) > ALLOWED_MB:
-            print(f"more than {ALLOWED_MB} MB resident")
+    for size in options.sizes or [1e6, 1e7, *([1e8] if options.largest else [])]:
+        for line in measured(options.ranks, size):
+            print(json.dumps(line), flush=True)
+            if int(str(line.get("peak_mb", 0))) > ALLOWED_MB:
+                print(f"more than {ALLOWED_MB} MB resident")
 
 
 if __name__ == "__main__":

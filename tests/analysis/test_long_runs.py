@@ -1,39 +1,39 @@
 """Runs too long for memory: judged block by block, with the answer that the whole matrix would give."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from live import slowed
 from verdicts import blamed
 
 from starprof.analysis import diagnose
-from starprof.analysis.long.run import diagnose_long, scan_run
+from starprof.analysis.long.matrix import MatrixSource
+from starprof.analysis.long.run import diagnose_long
+from starprof.analysis.long.scan import Budget, scan_run
 from starprof.analysis.own_time import own_time
 from starprof.analysis.peers import peer_centre
-from starprof.analysis.long.scan import Budget
 from starprof.analysis.settings import DEFAULT
 from starprof.analysis.synthetic import SyntheticRun
-from starprof.model.rundata import Steps
 
 STEPS = 4_096
-SMALL = Budget(block_cells=2_048, kept_cells=2_048, least_columns=128)
+SMALL = Budget(block_cells=2_048, raw_cells=2_048, kept_cells=2_048, least_columns=128)
 """256 steps and 256 windows at a time for eight ranks: windows of 16 steps."""
 
 
-def reader(run):
-    """Reads parts of a synthetic run, and notes how many steps were read at once."""
-    data = run.data()
-    sizes = []
+class Counting(MatrixSource):
+    """Notes how many steps were read at once."""
 
-    def window(first, end):
-        sizes.append(end - first)
-        part = slice(first, end)
-        steps = data.steps
-        columns = {name: values[:, part] for name, values in steps.columns.items()}
-        return replace(data, steps=Steps(steps.steps[part], columns, steps.start_mono_ns[:, part]))
+    def __init__(self, run):
+        super().__init__(run)
+        self.sizes = []
 
-    return window, sizes
+    def blocks(self, first, end, size, columns):
+        for block in super().blocks(first, end, size, columns):
+            self.sizes.append(len(block.steps))
+            yield block
+
+    def raw(self, first, end):
+        self.sizes.append(end - first)
+        return super().raw(first, end)
 
 
 def run(*faults, **recipe):
@@ -41,7 +41,7 @@ def run(*faults, **recipe):
 
 
 def long_verdict(made):
-    return diagnose_long(reader(made)[0], 0, STEPS, budget=SMALL)
+    return diagnose_long(MatrixSource(made.data()), budget=SMALL).verdict
 
 
 @pytest.mark.parametrize("factor", [1.06, 1.5])
@@ -86,23 +86,22 @@ def test_a_healthy_run_is_not_accused(seed):
 
 
 def test_never_more_than_a_block_is_read_at_once():
-    window, sizes = reader(run(*slowed(3, 1.5, 1_701, None), *slowed(5, 1.5, 3_000, 3_030)))
-    diagnose_long(window, 0, STEPS, budget=SMALL)
-    assert max(sizes) <= SMALL.block_steps(8)
+    source = Counting(run(*slowed(3, 1.5, 1_701, None), *slowed(5, 1.5, 3_000, 3_030)).data())
+    diagnose_long(source, budget=SMALL)
+    assert max(source.sizes) <= SMALL.block_steps(8)
 
 
 def test_what_is_kept_does_not_grow_with_the_run():
-    made = run()
-    scan = scan_run(reader(made)[0], 0, STEPS, budget=SMALL)
-    short = scan_run(reader(made)[0], 0, STEPS // 4, budget=SMALL)
-    assert len(scan.decimated().steps.steps) <= SMALL.windows(8)
+    scan = scan_run(MatrixSource(run().data()), budget=SMALL)
+    short = scan_run(MatrixSource(run(steps=STEPS // 4).data()), budget=SMALL)
+    assert len(scan.windowed.steps.steps) <= SMALL.windows(8)
     assert scan.width == 4 * short.width
 
 
 def test_windows_hold_the_mean_of_their_steps():
     made = run(cv=0.1)
-    scan = scan_run(reader(made)[0], 0, STEPS, budget=SMALL)
-    kept, raw = scan.decimated().steps, made.data().steps
+    scan = scan_run(MatrixSource(made.data()), budget=SMALL)
+    kept, raw = scan.windowed.steps, made.data().steps
     first = DEFAULT.warm_up_steps + 5 * scan.width
     assert kept.steps[5] == first
     assert np.allclose(kept["forward_us"][:, 5], raw["forward_us"][:, first : first + scan.width].mean(axis=1))
@@ -111,7 +110,7 @@ def test_windows_hold_the_mean_of_their_steps():
 
 def test_slowdown_centre_and_last_arrivals_are_those_of_the_whole_matrix():
     made = run(*slowed(3, 1.2, 0, None), cv=0.05)
-    scan = scan_run(reader(made)[0], 0, STEPS, budget=SMALL)
+    scan = scan_run(MatrixSource(made.data()), budget=SMALL)
     own = own_time(made.data(), DEFAULT)
     ratio = np.median(own.work / peer_centre(own.work, own.groups), axis=1)
     assert np.allclose(scan.slowdown(), ratio, rtol=0.005)
@@ -123,7 +122,6 @@ def test_slowdown_centre_and_last_arrivals_are_those_of_the_whole_matrix():
 
 def test_a_rank_without_records_stays_unknown():
     made = run(*slowed(3, 1.5, 1_701, None), missing_ranks=(6,))
-    window, _ = reader(made)
-    scan = scan_run(window, 0, STEPS, budget=SMALL)
+    scan = scan_run(MatrixSource(made.data()), budget=SMALL)
     assert np.isnan(scan.slowdown()[6])
-    assert blamed(diagnose_long(window, 0, STEPS, budget=SMALL)) == {3}
+    assert blamed(long_verdict(made)) == {3}

@@ -1,121 +1,89 @@
 """One pass over a run that is too long for memory: what is kept of it is bounded, however long it is.
 
 Kept are, per step, the centre of the ranks' own time; per rank a histogram of its slowdown and how often it was last;
-means over windows of steps, whose width doubles whenever there would be too many of them; and, from the offline rules
-on each block of steps by itself, the stretches in which a rank was late for too short a time to show in those means.
+means over windows of steps; and the stretches in which a rank may have been late for too short a time to show in them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import os
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 
 from starprof.analysis.arrays import Floats, Ints
-from starprof.analysis.comparison import Comparison
-from starprof.analysis.detect import candidates, late_intervals
-from starprof.analysis.own_time import OwnTime, own_time
-from starprof.analysis.peers import peer_centre
-from starprof.analysis.settings import Settings
-from starprof.model.rundata import RunData, Steps
-from starprof.model.schema import STEP_SPANS
-from starprof.model.tables.job import STEP
+from starprof.analysis.long import slowdown
+from starprof.analysis.long.stretches import GRAIN, Stretch, Stretches, late_in_block
+from starprof.analysis.long.windows import KEPT_COLUMNS, Windows, width_for
+from starprof.analysis.long.work import BlockWork, Recipe, Singles, block_work, centre_of, reference_of
+from starprof.analysis.peers import peer_groups
+from starprof.analysis.settings import DEFAULT, Settings
+from starprof.model.rundata import RunData
+from starprof.model.stepsource import StepBlock, StepSource
 
-MAX_STRETCHES = 4_096
-KEPT_COLUMNS = (
-    "dur_us",
-    *STEP_SPANS,
-    *(name for name in STEP.names if name.startswith("gpu_")),
-    *("micro_batches", "samples", "tokens"),
-)
-LOG_RANGE = (-1.0, 2.5)
-BINS = 512
+MAX_THREADS = 2
+GPU_LOOK_STEPS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much may be held at a time, in rank-steps (of up to twenty columns of eight bytes each).
+    """How much may be held at a time, in rank-steps (of four bytes per column; raw ones of eight).
 
     Attributes:
-        block_cells: raw rank-steps that are looked at together.
+        block_cells: rank-steps of a block of the scan, of which a few are held at once.
+        raw_cells: raw rank-steps that the whole diagnosis looks at together.
         kept_cells: ranks times windows of the means.
         least_columns: steps of a block and windows of the means however many ranks there are.
+        threads: blocks that are looked at side by side.
     """
 
-    block_cells: int = 1 << 17
+    block_cells: int = 1 << 18
+    raw_cells: int = 3 << 16
     kept_cells: int = 1 << 17
     least_columns: int = 128
+    threads: int = min(MAX_THREADS, os.cpu_count() or 1)
 
     def block_steps(self, ranks: int) -> int:
-        """Steps of a block that is looked at in one piece."""
-        return max(self.least_columns, self.block_cells // max(1, ranks))
+        """Steps of a block of the scan, whole grains."""
+        return max(self.least_columns, self.block_cells // max(1, ranks)) // GRAIN * GRAIN
+
+    def raw_steps(self, ranks: int) -> int:
+        """Raw steps that are looked at in one piece."""
+        return max(self.least_columns, self.raw_cells // max(1, ranks))
 
     def windows(self, ranks: int) -> int:
-        """Most windows that are kept, an even number."""
-        return max(self.least_columns, self.kept_cells // max(1, ranks)) // 2 * 2
+        """Most windows that are kept."""
+        return max(self.least_columns, self.kept_cells // max(1, ranks))
 
 
 DEFAULT_BUDGET = Budget()
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """A rank is late in the steps [start, end), by `excess` of the healthy step on average."""
-
-    row: int
-    start: int
-    end: int
-    excess: float
-
-    @property
-    def cost_steps(self) -> float:
-        """Healthy steps that it was late by in all."""
-        return self.excess * (self.end - self.start)
-
-
+@dataclass(frozen=True)
 class RunScan:
-    """Takes a run in block by block, in step order."""
+    """What is left of a run after one pass.
 
-    def __init__(self, ranks: int, blocks: int, settings: Settings, budget: Budget = DEFAULT_BUDGET) -> None:
-        """Prepare for about this many blocks, for which the false-alarm rates are corrected."""
-        self.settings = replace(
-            settings,
-            false_alarm_rate=settings.false_alarm_rate / blocks,
-            spread_false_alarm_rate=settings.spread_false_alarm_rate / blocks,
-            warm_up_steps=0,
-            max_warm_up_share=0.0,
-        )
-        self.capacity = budget.windows(ranks)
-        self.width = 1
-        self.steps = 0
-        self.stretches: list[Stretch] = []
-        self.last = np.zeros(ranks, np.int64)
-        self.run_us = 0.0
-        self._warm_up = settings.warm_up_steps
-        self._slowdown = np.zeros((ranks, BINS), np.int64)
-        self._centre: list[Floats] = []
-        self._sums: dict[str, Floats] = {}
-        self._starts = np.zeros((ranks, self.capacity), np.int64)
-        self._numbers = np.zeros(self.capacity, np.int64)
-        self._records = np.zeros((ranks, self.capacity))
-        self._base: RunData | None = None
+    Attributes:
+        centre_us: centre of the ranks' own time in each step, shape (S,).
+        last: how often each rank needed longest for itself, shape (R,).
+        stretches: in which a rank may have been late, the most costly first.
+        run_us: wall time of the steps, as the replay sees it.
+        steps: steps after warm-up.
+        width: steps of a window.
+        windowed: the run as one mean record per window.
+    """
 
-    def add(self, block: RunData) -> None:
-        """Take in the next steps: all ranks, all columns."""
-        if self._base is None:
-            # Warm-up steps would be part of the first window's mean.
-            block = _without_first(block, self._warm_up)
-            self._base = _without_first(block, len(block.steps.steps))
-        own = own_time(block, self.settings)
-        if own is not None and len(own.rows) > 1:
-            self._compare(own)
-        self._keep(block)
-        self.steps += len(block.steps.steps)
-
-    @property
-    def centre_us(self) -> Floats:
-        """Centre of the ranks' own time in each step, shape (S,)."""
-        return np.concatenate(self._centre) if self._centre else np.zeros(0)
+    centre_us: Singles
+    last: Ints
+    stretches: list[Stretch]
+    run_us: float
+    steps: int
+    width: int
+    windowed: RunData
+    _slowdown: Ints
 
     @property
     def last_share(self) -> Floats:
@@ -123,116 +91,151 @@ class RunScan:
         return np.asarray(self.last / max(1, int(self.last.sum())), dtype=np.float64)
 
     def slowdown(self, quantile: float = 0.5) -> Floats:
-        """Quantile of each rank's own time over its peers' centre, shape (R,); NaN without records.
+        """Quantile of each rank's own time over its peers' centre, shape (R,); NaN without records."""
+        return slowdown.quantile(self._slowdown, quantile)
 
-        From the histogram, interpolated within its bins of 0.7 %.
-        """
-        total = self._slowdown.sum(axis=1)
-        below = np.cumsum(self._slowdown, axis=1)
-        wanted = quantile * total
-        place = np.minimum((below < wanted[:, None]).sum(axis=1), BINS - 1)
-        rows = np.arange(len(total))
-        inside = np.maximum(self._slowdown[rows, place], 1)
-        part = np.clip((wanted - (below[rows, place] - self._slowdown[rows, place])) / inside, 0.0, 1.0)
-        low, high = LOG_RANGE
-        value = np.exp(low + (place + part) * (high - low) / BINS)
-        return np.where(total > 0, value, np.nan)
 
-    def decimated(self) -> RunData:
-        """The run as one mean record per window of `width` steps, named by the window's first step."""
-        if self._base is None:
-            raise ValueError("no block was added")
-        used = -(-self.steps // self.width)
-        count = self._records[:, :used]
-        known = count * 2 > count.max(axis=0, keepdims=True)
-        columns = {
-            name: np.where(known, sums[:, :used] / np.maximum(count, 1.0), np.nan) for name, sums in self._sums.items()
-        }
-        starts = np.where(known, self._starts[:, :used], 0)
-        return replace(self._base, steps=Steps(self._numbers[:used], columns, starts))
+def scan_run(source: StepSource, settings: Settings = DEFAULT, budget: Budget = DEFAULT_BUDGET) -> RunScan:
+    """The one pass over a run.
 
-    def _compare(self, own: OwnTime) -> None:
-        """Centre, slowdown and last arrivals of a block, and the stretches in which its ranks are late."""
-        work = own.work
-        self._centre.append(np.nanmedian(work, axis=0))
+    Args:
+        source: read once, in step order.
+        settings: thresholds.
+        budget: how much may be held at a time.
+    """
+    steps = len(source.numbers)
+    first = min(settings.warm_up_steps, max(0, steps - 1))  # warm-up would be part of the first window's mean
+    work = _Pass(source, first, settings, budget)
+    for part in _side_by_side(work, budget):
+        work.take(part)
+    return work.result()
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What is kept of one block."""
+
+    place: int
+    steps: int
+    sums: dict[str, tuple[Floats, Floats | None]]
+    centre: Singles
+    slowdown: Ints | None
+    last: Ints | None
+    run_us: float
+    stretches: list[Stretch]
+
+
+class _Pass:
+    """The pass while it goes on: `look` is called from several threads, `take` from one, in step order."""
+
+    def __init__(self, source: StepSource, first: int, settings: Settings, budget: Budget) -> None:
+        self.source, self.first, self.settings = source, first, settings
+        self.end = len(source.numbers)
+        infos = source.shell.ranks
+        self.ranks = len(infos)
+        self.size = budget.block_steps(self.ranks)
+        self.recipe = Recipe.of(source.columns, _on_gpu(source))
+        wanted = {*self.recipe.columns, *KEPT_COLUMNS} & set(source.columns)
+        self.columns = tuple(sorted(wanted))
+        self._groups = peer_groups([info.role for info in infos])
+        width = width_for(self.end - first, budget.windows(self.ranks))
+        self._windows = Windows(self.ranks, first, self.end - first, width)
+        self._centre: list[Singles] = []
+        self._slowdown = np.zeros((self.ranks, slowdown.BINS), np.int64)
+        self._last = np.zeros(self.ranks, np.int64)
+        self._stretches = Stretches(settings)
+        self._run_us = 0.0
+
+    def look(self, block: StepBlock, place: int) -> _Part:
+        """Everything that is kept of a block."""
+        sums = self._windows.sums_of(block, place)
+        nothing = _Part(place, len(block.steps), sums, np.zeros(0, np.float32), None, None, 0.0, [])
+        if "dur_us" not in block.columns:
+            return nothing
+        found = block_work(block, self.recipe)
+        if not len(found.steps) or self.ranks < 2:
+            return nothing
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.log(work / peer_centre(work, own.groups))
-        low, high = LOG_RANGE
-        seen = np.isfinite(ratio)
-        place = np.clip((np.where(seen, ratio, low) - low) / (high - low) * BINS, 0, BINS - 1).astype(np.int64)
-        flat = (own.rows[:, None] * BINS + place)[seen]
-        self._slowdown += np.bincount(flat, minlength=self._slowdown.size).reshape(self._slowdown.shape)
-        self.run_us += own.run_us
-        self.last += np.bincount(own.rows[np.nanargmax(own.cycle, axis=0)], minlength=len(self.last))
-        if work.shape[1] >= self.settings.min_steps:
-            self._late_stretches(own)
+            ratio = found.work / reference_of(found.work, found.whole, self._groups)
+        plain = found.whole and bool(np.isfinite(ratio.sum(dtype=np.float64)))
+        return _Part(
+            place,
+            len(block.steps),
+            sums,
+            centre_of(found.work, found.whole),
+            slowdown.counted(ratio, plain),
+            _last(found),
+            _run_us(found),
+            late_in_block(_in_block(ratio, found.rows, len(block.steps), plain), place, self.end, self.settings),
+        )
 
-    def _late_stretches(self, own: OwnTime) -> None:
-        comparison = Comparison(own, self.settings).settled()
-        noise, late = comparison.noise, comparison.capped
-        for row in np.flatnonzero(candidates(late, noise, self.settings)):
-            for part in late_intervals(int(row), late[row], noise, self.settings, own.shape[0]):
-                first, last = int(own.steps[part.start]), int(own.steps[part.end - 1]) + 1
-                self._note(Stretch(int(own.rows[row]), first, last, part.excess))
-        if len(self.stretches) > MAX_STRETCHES:
-            self.stretches = sorted(self.stretches, key=lambda s: -s.cost_steps)[: MAX_STRETCHES // 2]
+    def take(self, part: _Part) -> None:
+        """Add what is kept of the next block."""
+        self._windows.add(part.place, part.steps, part.sums)
+        self._centre.append(part.centre)
+        if part.slowdown is not None and part.last is not None:
+            self._slowdown += part.slowdown
+            self._last += part.last
+        self._run_us += part.run_us
+        self._stretches.add(part.stretches)
 
-    def _note(self, new: Stretch) -> None:
-        """Join what goes on from the block before."""
-        for i in range(len(self.stretches) - 1, -1, -1):
-            old = self.stretches[i]
-            if old.row == new.row and 0 <= new.start - old.end <= self.settings.min_slow_steps:
-                length = old.end - old.start + new.end - new.start
-                excess = (old.cost_steps + new.cost_steps) / length
-                self.stretches[i] = Stretch(new.row, old.start, new.end, excess)
-                return
-        self.stretches.append(new)
-
-    def _keep(self, block: RunData) -> None:
-        """Add a block's records to the sums of their windows."""
-        steps = block.steps
-        count = len(steps.steps)
-        while self.steps + count > self.capacity * self.width:
-            self._halve()
-        window = (self.steps + np.arange(count)) // self.width
-        edges = np.flatnonzero(np.r_[True, np.diff(window) > 0])
-        places = window[edges]
-        recorded = ~np.isnan(steps["dur_us"])
-        self._records[:, places] += np.add.reduceat(recorded.astype(np.float64), edges, axis=1)
-        for name in set(KEPT_COLUMNS) & set(steps.columns):
-            values = steps[name]
-            if name not in self._sums and np.isnan(values).all():
-                continue  # never measured, so far: stays unknown, not zero
-            kept = self._sums.setdefault(name, np.zeros((len(recorded), self.capacity)))
-            kept[:, places] += np.add.reduceat(np.where(recorded, np.nan_to_num(values, nan=0.0), 0.0), edges, axis=1)
-        fresh = self._starts[:, places] == 0
-        self._starts[:, places] = np.where(fresh, steps.start_mono_ns[:, edges], self._starts[:, places])
-        new = (self.steps + edges) % self.width == 0
-        self._numbers[places[new]] = steps.steps[edges[new]]
-
-    def _halve(self) -> None:
-        """Join neighbouring windows: half as many, twice as wide."""
-        half = self.capacity // 2
-        for sums in (*self._sums.values(), self._records):
-            sums[:, :half] = sums[:, ::2] + sums[:, 1::2]
-            sums[:, half:] = 0.0
-        self._starts[:, :half] = np.where(self._starts[:, ::2] > 0, self._starts[:, ::2], self._starts[:, 1::2])
-        self._starts[:, half:] = 0
-        self._numbers[:half] = self._numbers[::2].copy()
-        self.width *= 2
+    def result(self) -> RunScan:
+        """What is left after the last block."""
+        return RunScan(
+            centre_us=np.concatenate(self._centre) if self._centre else np.zeros(0, np.float32),
+            last=self._last,
+            stretches=self._stretches.all(),
+            run_us=self._run_us,
+            steps=self.end - self.first,
+            width=self._windows.width,
+            windowed=self._windows.run(self.source),
+            _slowdown=self._slowdown,
+        )
 
 
-def rank_lateness(block: RunData, rows: Ints, settings: Settings) -> tuple[Ints, Floats]:
-    """Step numbers of a block and the mean lateness of some ranks in each, share of the healthy step."""
-    own = own_time(block, replace(settings, warm_up_steps=0, max_warm_up_share=0.0))
-    if own is None:
-        return np.zeros(0, np.int64), np.zeros(0)
-    late = Comparison(own, settings).capped[np.isin(own.rows, rows)]
-    return own.steps, late.mean(axis=0) if len(late) else np.zeros(len(own.steps))
+def _side_by_side(work: _Pass, budget: Budget) -> Iterator[_Part]:
+    """Look at a few blocks at once and give what is kept of them in order; no more blocks than that are held."""
+    place = work.first
+    waiting: deque[Future[_Part]] = deque()
+    with ThreadPoolExecutor(budget.threads) as pool:
+        for block in work.source.blocks(work.first, work.end, work.size, work.columns):
+            waiting.append(pool.submit(work.look, block, place))
+            place += len(block.steps)
+            if len(waiting) > budget.threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
-def _without_first(block: RunData, count: int) -> RunData:
-    steps = block.steps
-    kept = slice(count, None)
-    columns = {name: values[:, kept].copy() for name, values in steps.columns.items()}
-    return replace(block, steps=Steps(steps.steps[kept], columns, steps.start_mono_ns[:, kept].copy()))
+def _on_gpu(source: StepSource) -> bool:
+    """Whether GPU times count, judged as `own_time` does, on the first steps."""
+    if "gpu_blocked_us" not in source.columns:
+        return False
+    end = min(GPU_LOOK_STEPS, len(source.numbers))
+    for block in source.blocks(0, end, end, ("gpu_blocked_us", "dur_us")):
+        recorded = ~np.isnan(block.columns["dur_us"])
+        seen = (~np.isnan(block.columns["gpu_blocked_us"]) & recorded).sum(axis=0)
+        there = np.flatnonzero(recorded.any(axis=0))
+        return bool((seen[there] > 0.5 * recorded[:, there].sum(axis=0)).all())
+    return False
+
+
+def _in_block(ratio: Singles, rows: Ints, steps: int, plain: bool) -> Singles:
+    """Ratios with a row for each step of the block; 1 where nothing is known."""
+    if plain and len(rows) == steps:
+        return ratio
+    filled = np.ones((steps, ratio.shape[1]), np.float32)
+    filled[rows] = np.where(np.isfinite(ratio), ratio, np.float32(1.0))
+    return filled
+
+
+def _last(found: BlockWork) -> Ints:
+    """How often each rank needed longest, shape (R,)."""
+    cycle = found.cycle if found.whole else np.where(np.isnan(found.cycle), -np.inf, found.cycle)
+    return np.bincount(np.argmax(cycle, axis=1), minlength=cycle.shape[1])
+
+
+def _run_us(found: BlockWork) -> float:
+    """Wall time of the steps: the longest own time and the transfer."""
+    longest = np.fmax.reduce(found.cycle, axis=1)
+    return float((longest + found.transfer).sum(dtype=np.float64))
