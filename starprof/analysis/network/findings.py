@@ -34,6 +34,8 @@ def network_finding(context: Context, slowness: Slowness) -> Finding:
         return _blamed_link(context, base, place, first)
     if len(place.places) == 2:
         return _two_ends(context, base, place, first)
+    if place.switches:
+        return _slow_switches(base, place, first)
     if place.all_alike:
         return replace(
             base,
@@ -121,6 +123,28 @@ def _only_interface(place: Location) -> str:
     if place.rail or face is None:
         return place.rail
     return face.rail if face.overlimits_per_s > 0 or place.degraded else ""
+
+
+def _slow_switches(base: Finding, place: Location, first: str) -> Finding:
+    """The links that leave a switch, or those between two."""
+    one = place.switches[0]
+    if len(place.switches) == 1:
+        where = f"Only links that leave {one} are slow, those below it and those between the others are not"
+        action = f"Check {one} and its uplinks: errors, speed, congestion."
+        more = ""
+    else:
+        both = " and ".join(place.switches)
+        where = f"Only links between {both} are slow, those below each of them are not"
+        action = f"Check the path between {both}: uplinks, routes, congestion."
+        more = f"Test nodes below {both} with nodes below a third switch: the slow end stays slow."
+    return replace(
+        base,
+        cause=causes.NETWORK_PATH,
+        cause_share=1.0,
+        evidence=(first, f"{where}: {_link_words(place)}."),
+        action=action,
+        next=more,
+    )
 
 
 def _two_ends(context: Context, base: Finding, place: Location, first: str) -> Finding:

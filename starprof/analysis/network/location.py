@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from starprof.analysis.counters import Counters
+from starprof.analysis.machine import machines
 from starprof.analysis.network.links import (
     Interface,
     Link,
@@ -24,6 +25,7 @@ from starprof.analysis.network.links import (
     rail_links,
     rail_names,
 )
+from starprof.analysis.network.switches import slow_switches
 
 SLOW_RTT_US = 1_000.0
 SLOW_RTT_FACTOR = 5.0
@@ -52,6 +54,7 @@ class Location:
         degraded: the interface runs at a lower speed or with errors.
         third: a place to test the two against.
         rail: the only interface of the blamed node whose sockets are slow, "" where that can't be told.
+        switches: the recorded switch whose links upwards are slow, or the two ends of a slow path between switches.
     """
 
     places: tuple[int, ...] = ()
@@ -65,6 +68,7 @@ class Location:
     degraded: bool = False
     third: int | None = None
     rail: str = ""
+    switches: tuple[str, ...] = ()
 
 
 def locate(windows: Windows, counters: Counters) -> Location:
@@ -85,6 +89,11 @@ def locate(windows: Windows, counters: Counters) -> Location:
         only = touching[0] if len(touching) == 1 else among[0]
         found = _found((only,), by_rank, seen, slow, faces)
         return found if by_rank else replace(found, rail=_slow_rail(windows, counters, only))
+    switches = () if by_rank else slow_switches(set(seen), slow, machines(counters.run), explaining_pairs)
+    if switches:
+        fast = [link for pair, link in seen.items() if pair not in slow]
+        typical = _typical([seen[p] for p in slow])
+        return Location(seen=True, switches=switches, slow=typical, fast=_typical(fast) if fast else None)
     if len(touching) == 2 or len(slow) == 1:
         return _found(tuple(touching) if len(touching) == 2 else next(iter(slow)), by_rank, seen, slow, faces)
     return Location(

@@ -78,7 +78,8 @@ def collateral(ranks: list[Slowness], network: list[Slowness]) -> tuple[list[Slo
 
 def explained(rise: Slowness) -> bool:
     """Counters show where or why the reduction got slow."""
-    return rise.wire is not None or (rise.place is not None and (bool(rise.place.places) or rise.place.all_alike))
+    place = rise.place
+    return rise.wire is not None or (place is not None and bool(place.places or place.switches or place.all_alike))
 
 
 def rise_share(own: OwnTime, rise: Slowness) -> float:
