@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from starprof.model import events
-from starprof.model.rundata import RunData
+from starprof.model.rundata import STEPS_PER_RECORD, RunData
 from starprof.model.verdict import Finding, Verdict
 from starprof.reports import words
 
@@ -80,8 +80,9 @@ def total_seconds(run: RunData, verdict: Verdict) -> float:
     duration = column(run, "dur_us")
     if not duration.size:
         return float("nan")
+    each = max((int(rank.detail.get(STEPS_PER_RECORD, 1)) for rank in run.ranks), default=1)
     with quiet():
-        return float(np.nansum(np.nanmedian(duration, axis=0)) / 1e6)
+        return float(np.nansum(np.nanmedian(duration, axis=0)) * each / 1e6)
 
 
 def source_units(run: RunData) -> float:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from starprof.errors import InputError
 from starprof.importers.base import JOB, run_of
 from starprof.importers.logs.job_log import JobSeries, events_frame, job_rank, noted
+from starprof.importers.parts import SeveralJobsError, each_its_own
 from starprof.importers.source import Source
 from starprof.model import events
 from starprof.model.rundata import RunData
@@ -48,7 +49,8 @@ def read(sources: Sequence[Source]) -> RunData:
     """One run's log; what has no step times beside it (logs of other ranks) is left out.
 
     Raises:
-        InputError: no step times, or the logs of several runs.
+        SeveralJobsError: the logs are of several runs.
+        InputError: no step times.
     """
     logs = [(source, _read_log(source)) for source in sources]
     told = [(source, log, series) for source, log in logs if (series := _series(log)) is not None]
@@ -58,9 +60,10 @@ def read(sources: Sequence[Source]) -> RunData:
             "nor lines with step numbers"
         )
     if len(told) > 1:
-        raise InputError(
+        raise SeveralJobsError(
             f"{len(told)} logs with step times ({', '.join(s.base for s, _, _ in told[:3])}, ...) are several runs: "
-            "name one of them"
+            "name one of them",
+            each_its_own([source for source, _, _ in told]),
         )
     source, log, series = told[0]
     run = run_of(

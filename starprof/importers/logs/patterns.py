@@ -15,7 +15,7 @@ class Form:
     Attributes:
         framework: whose it is, for what is shown.
         step: finds the record and its group `step`; groups `epoch` and `total` (steps an epoch, or in all) if there.
-        time: (pattern, microseconds per unit) with the time in group 1; with a second group, that is the unit.
+        time: (pattern, microseconds per unit) with the time in group 1; with 0 the unit is another group, if told.
         rate: with a rate per second in group 1.
         rate_in_samples: it counts samples, not steps.
         data: like `time`, for the part of it that was waiting for data.
@@ -35,11 +35,16 @@ class Form:
     needs_time: bool = False
 
 
-UNITS_US = {"us": 1.0, "µs": 1.0, "ms": 1e3, "msec": 1e3, "s": 1e6, "sec": 1e6, "secs": 1e6, "seconds": 1e6, "min": 6e7}
+UNITS_US = {
+    **dict.fromkeys(("us", "µs", "usec"), 1.0),
+    **dict.fromkeys(("ms", "msec", "msecs", "milliseconds"), 1e3),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1e6),
+    **dict.fromkeys(("min", "mins", "minutes"), 6e7),
+}
 
 
 def _re(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern.replace("NUM", _NUMBER))
+    return re.compile(pattern.replace("NUM", _NUMBER).replace("UNIT", "|".join(UNITS_US)))
 
 
 _OF = r"(?P<step>\d{1,12})\s*/\s*(?P<total>\d{1,12})"
@@ -140,19 +145,22 @@ FORMS: tuple[Form, ...] = (
                 _re(
                     r"\b(?:(?:train[_ ])?step[_ ]?time|step_duration|iter(?:ation)?[_ ]time|batch[_ ]time|step_seconds"
                     r"|(?:time|sec(?:ond)?s?)[_/ ]?(?:per[_ ]|/ ?)(?:step|it|iter|iteration|batch))"
-                    r"(?:[_ /]?\(?(us|ms|secs?|seconds|s)\)?)?[\"']?\s*[=:]?\s*(NUM)"
+                    r"(?:[_ /]?\(?(us|ms|secs?|seconds|s)\)?)?[\"']?\s*[=:]?\s*(NUM)(?:\s?(UNIT)\b)?"
                 ),
                 0.0,
             ),
             (_re(r"\b(NUM)\s?(?:sec|s|seconds)/(?:it|iter|iteration|step|batch)\b"), 1e6),
             (_re(r"\b(NUM)\s?ms/(?:it|iter|iteration|step|batch)\b"), 1e3),
             (_re(r"\b(?:dt|took|in|[Tt]ime|elapsed)[\"']?\s*[=:]?\s*(NUM)\s?(ms|secs?|seconds|s)\b"), 0.0),
-            (_re(r"\b(?:dt|[Tt]ime)[\"']?\s*[=:]\s*(NUM)(?![\d:.])"), 1e6),
+            (_re(r"\b(?:dt|[Tt]ime)[\"']?\s*[=:]\s*(NUM)(?![\d:.])"), 0.0),
         ),
         rate=_SPEEDS,
         data=(
             (
-                _re(r"\bdata(?:_|[ -])?(?:loading[_ ])?(?:time|wait)(?:[_ ]?\(?(us|ms|s)\)?)?[\"']?\s*[=:]?\s*(NUM)"),
+                _re(
+                    r"\bdata(?:_|[ -])?(?:loading[_ ])?(?:time|wait)(?:[_ ]?\(?(us|ms|s)\)?)?[\"']?\s*[=:]?\s*(NUM)"
+                    r"(?:\s?(UNIT)\b)?"
+                ),
                 0.0,
             ),
         ),

@@ -119,6 +119,8 @@ def _of_form(form: Form, line: str) -> dict[str, float] | None:
         for pattern, unit in patterns:
             if (told := pattern.search(line)) is not None:
                 values[name] = _in_us(told, unit)
+                if name == "time" and not _names_unit(told, unit):
+                    values["bare"] = 1.0
                 break
     rate = next((told for pattern in form.rate if (told := pattern.search(line)) is not None), None)
     if rate is not None:
@@ -141,6 +143,11 @@ def _in_us(found: re.Match[str], unit_us: float) -> float:
     number = next(group for group in told if group[0].isdigit())
     named = next((group for group in told if not group[0].isdigit()), "s")
     return float(number) * UNITS_US.get(named, 1e6)
+
+
+def _names_unit(found: re.Match[str], unit_us: float) -> bool:
+    """Whether a time has a unit: by its form, beside it, or in its name (`seconds_per_step`)."""
+    return bool(unit_us) or any(g and not g[0].isdigit() for g in found.groups()) or "sec" in found[0].lower()
 
 
 def _of_bar(pattern: re.Pattern[str], line: str) -> dict[str, float] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import cast
@@ -17,6 +17,10 @@ from starprof.importers.logs.steps import Numbering, numbering
 
 MIN_RECORDS = 3
 SAME_STEP_SHARE = 0.3
+SAME_TIME = 0.03
+"""Processes that write the same step into one log agree on its time to this, or their times are not the job's."""
+LATE_LINES = 2
+"""Steps that a line of such a process may come behind those of the others."""
 CLOCK_PRECISION = 30.0
 """A time from clock stamps spans this many of the clock's own digits: an error of about 3 %."""
 _DAY_S = 86_400.0
@@ -24,7 +28,7 @@ _DAY_S = 86_400.0
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-FIELDS = ("line", "step", "epoch", "total", "time", "rate", "data", "samples", "tokens", "stamp", "resolution")
+FIELDS = ("line", "step", "epoch", "total", "time", "bare", "rate", "data", "samples", "tokens", "stamp", "resolution")
 BAR_FORM, RICH_FORM = "bar", "rich bar"
 
 
@@ -41,6 +45,7 @@ class Records:
         restarts: first steps of later attempts.
         repeated: records that a later attempt made void.
         began: clock stamp of the first record, infinite when there is none.
+        directness: how directly the times are told, 0 = stated; see `Stream.records`.
     """
 
     steps: Ints
@@ -51,6 +56,7 @@ class Records:
     restarts: tuple[int, ...] = ()
     repeated: int = 0
     began: float = math.inf
+    directness: int = 0
 
     def followed_by(self, later: Records) -> Records:
         """This log and one that was written after it: the later attempt counts."""
@@ -88,11 +94,20 @@ class Stream:
             form: dict(zip(FIELDS, np.array(kept, np.float64).reshape(-1, len(FIELDS)).T, strict=True))
             for form, kept in self.rows.items()
         }
-        for make in (_stated, partial(_from_rates, batch=batch), _from_bars, _from_stamps):
+        makers = (_stated, partial(_from_rates, batch=batch), _from_bars, _from_stamps)
+        for directness, make in enumerate(makers):
             made = [r for form, table in tables.items() if (r := make(form, table)) is not None]
             if made:
-                return max(made, key=lambda r: len(r.steps))
+                return replace(max(made, key=lambda r: len(r.steps)), directness=directness)
         return None
+
+
+def most_telling(found: Iterable[Records]) -> Records:
+    """Of records of one job the longest of those that tell the times most directly, short ones aside."""
+    every = list(found)
+    most = max(len(records.steps) for records in every)
+    long = [records for records in every if 2 * len(records.steps) >= most]
+    return min(long, key=lambda records: (records.directness, -len(records.steps)))
 
 
 Table = Mapping[str, Floats]
@@ -105,13 +120,57 @@ def _stated(form: int | str, table: Table) -> Records | None:
         return None
     table = {name: values[told] for name, values in table.items()}
     general = FORMS[form].framework == "a log"
-    if general and len(table["step"]) > 1 and (np.diff(table["step"]) == 0).mean() > SAME_STEP_SHARE:
-        return None  # several workers write into it, and nothing known tells which
+    agree = _agree(table["step"], table["time"])
+    table = _one_a_step(table)
     if general and _is_clock(table["time"]):
         return _by_clock(form, table, table["time"] / 1e6, "from the running time that its lines tell")
+    if not agree:
+        return None  # several workers write into it, and nothing known tells which
+    scale, unit = _unit(table) if np.nanmax(table["bare"], initial=0.0) > 0 else (1.0, "")
+    times = table["time"] * scale
     steps = numbering(table["step"], table["epoch"], table["total"])
-    columns = {"dur_us": table["time"], "data_wait_us": np.minimum(table["data"], table["time"])}
-    return _records(form, table, steps, columns, "as its lines state them")
+    columns = {"dur_us": times, "data_wait_us": np.minimum(table["data"], times)}
+    return _records(form, table, steps, columns, f"as its lines state them{unit}")
+
+
+def _unit(table: Table) -> tuple[float, str]:
+    """What makes times without a unit, read as seconds, true, by the clock stamps beside them; and how it is said."""
+    further = np.flatnonzero(np.diff(table["step"]) > 0)
+    apart = np.diff(table["stamp"])[further] / np.diff(table["step"])[further]
+    apart = apart[np.isfinite(apart) & (apart > 0)]
+    long_enough = np.ptp(table["stamp"]) >= CLOCK_PRECISION * np.nanmax(table["resolution"], initial=1e-3)
+    if len(apart) < MIN_RECORDS or not long_enough:
+        return 1.0, " (no unit: taken as seconds)"
+    ratio = float(np.median(table["time"]) / 1e6 / np.median(apart))
+    for scale, name in ((1e-6, "microseconds"), (1e-3, "milliseconds")):
+        if ratio * scale * 1e3**0.5 > 1.0:
+            return scale, f" (no unit: {name} by the clock stamps beside them)"
+    return 1.0, ""
+
+
+def _several(steps: Floats) -> bool:
+    """Whether several processes write their lines of each step into the log."""
+    return len(steps) > 1 and bool((np.diff(steps) == 0).mean() > SAME_STEP_SHARE)
+
+
+def _agree(steps: Floats, times: Floats) -> bool:
+    """Whether processes that write the same steps tell the same times: those of the job."""
+    if not _several(steps):
+        return True
+    begins = np.r_[0, np.flatnonzero(np.diff(steps)) + 1]
+    spread = np.maximum.reduceat(times, begins) / np.minimum.reduceat(times, begins) - 1.0
+    return bool(np.median(spread) <= SAME_TIME)
+
+
+def _one_a_step(table: Table) -> Table:
+    """The last of the lines that several processes write for each step; other tables as they are."""
+    if not _several(table["step"]):
+        return table
+    highest = np.maximum.accumulate(table["step"])
+    behind = (table["step"] < highest) & (table["step"] >= highest - LATE_LINES)
+    rows = np.flatnonzero(~behind)
+    rows = rows[np.r_[np.diff(table["step"][rows]) != 0, True]]
+    return {name: values[rows] for name, values in table.items()}
 
 
 def _is_clock(times: Floats) -> bool:
@@ -126,6 +185,9 @@ def _from_rates(form: int | str, table: Table, batch: float) -> Records | None:
     if isinstance(form, str) or told.sum() < MIN_RECORDS:
         return None
     table = {name: values[told] for name, values in table.items()}
+    if not _agree(table["step"], table["rate"]):
+        return None
+    table = _one_a_step(table)
     in_samples = FORMS[form].rate_in_samples
     sizes = np.where(np.isnan(table["samples"]), batch, table["samples"])
     if in_samples and np.isnan(sizes).any():
@@ -146,7 +208,7 @@ def _from_stamps(form: int | str, table: Table) -> Records | None:
     told = np.isfinite(table["stamp"])
     if isinstance(form, str) or told.sum() <= MIN_RECORDS:
         return None
-    table = {name: values[told] for name, values in table.items()}
+    table = _one_a_step({name: values[told] for name, values in table.items()})
     clock = table["stamp"]
     if clock.max() <= _DAY_S:  # no dates: midnight sets the clock back
         clock = clock + _DAY_S * np.cumsum(np.r_[False, np.diff(clock) < -0.5 * _DAY_S])

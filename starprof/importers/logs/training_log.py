@@ -7,8 +7,9 @@ later attempt counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
+import re
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import combinations, islice
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,8 @@ from starprof.importers.base import JOB, OWN, WALL, run_of
 from starprof.importers.logs.job_log import job_rank, noted, usual_distance
 from starprof.importers.logs.lines import log_lines, rank_of_line, rank_of_name
 from starprof.importers.logs.reader import LogReader
-from starprof.importers.logs.records import Records
+from starprof.importers.logs.records import Records, most_telling
+from starprof.importers.parts import SeveralJobsError, by_overlap
 from starprof.importers.source import Source
 from starprof.model import events
 from starprof.model.columns import row
@@ -30,9 +32,12 @@ NAME = "training-log"
 MIN_RECORDS = 3
 LOOKED_AT_LINES = 200_000
 SAME_STEPS = 0.5
+_ATTEMPT = re.compile(r"attempt_\d+")
+_ENDING = re.compile(r"(?:[._-]?(?:std)?(?:out|err))?(?:\.(?:log|txt|out|err|gz))*$")
 MIN_COMMON_STEPS = 16
 SAME_TOTAL = 0.03
 MAX_RANKS = 100_000
+MAX_COMPARED = 200
 
 
 def recognises(source: Source) -> bool:
@@ -58,7 +63,8 @@ def read(sources: Sequence[Source]) -> RunData:
     """All logs of one run: of one process, of one per rank, or one after the other.
 
     Raises:
-        InputError: no steps with times, or logs of several runs.
+        SeveralJobsError: the logs are of several runs.
+        InputError: no steps with times.
     """
     found = [(source, reader) for source in sources if (reader := _read_log(source)).finished()]
     if not found:
@@ -84,13 +90,17 @@ def _read_log(source: Source) -> LogReader:
 def _by_rank(found: Sequence[tuple[Source, LogReader]]) -> dict[int, Records]:
     """Records per rank; empty when ranks can't be told apart."""
     result: dict[int, Records] = {}
+    owners: dict[int, str] = {}
     for source, reader in found:
         told = reader.finished()
         named = {rank: records for rank, records in told.items() if rank is not None}
         own = rank_of_name(source.name)
         if own is not None and len(named) <= 1:
-            named = {own: max(told.values(), key=lambda r: len(r.steps))}
+            named = {own: most_telling(told.values())}
         for rank, records in named.items():
+            if owners.setdefault(rank, _stream(source)) != _stream(source) and _same_steps(result[rank], records):
+                words = f"logs of several runs: rank {rank} tells the same steps in two of them: name those of one"
+                raise SeveralJobsError(words, by_overlap({s: _ranks_of(s, r) for s, r in found}))
             if rank in result:
                 result[rank] = result[rank].followed_by(records)
             else:
@@ -136,14 +146,15 @@ def _together(durations: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> b
 
 
 def _of_job(sources: Sequence[Source], readers: Sequence[LogReader]) -> RunData:
-    logs = [max(reader.finished().values(), key=lambda r: len(r.steps)) for reader in readers]
+    logs = [most_telling(reader.finished().values()) for reader in readers]
     order = sorted(range(len(logs)), key=lambda i: (logs[i].began, int(logs[i].steps[0])))
     whole = logs[order[0]]
     for index in order[1:]:
         if _same_steps(whole, logs[index]):
-            raise InputError(
+            raise SeveralJobsError(
                 f"{sources[order[0]].base} and {sources[index].base} tell of the same steps: of two runs, name one; "
-                "of two ranks of one run, call them rank0.log, rank1.log and so on"
+                "of two ranks of one run, call them rank0.log, rank1.log and so on",
+                by_overlap(_conflicts(sources, logs), alone=True),
             )
         whole = whole.followed_by(logs[index])
     detail = _detail(readers, whole.steps)
@@ -159,6 +170,25 @@ def _of_job(sources: Sequence[Source], readers: Sequence[LogReader]) -> RunData:
         events=_events(readers, logs, whole.restarts),
     )
     return noted(run, _note([whole], ""))
+
+
+def _stream(source: Source) -> str:
+    """What a log is called, whichever attempt of the launcher and whichever of its two streams it is."""
+    return _ENDING.sub("", _ATTEMPT.sub("attempt", source.name))
+
+
+def _ranks_of(source: Source, reader: LogReader) -> frozenset[Hashable]:
+    own = rank_of_name(source.name)
+    named = frozenset(rank for rank in reader.finished() if rank is not None)
+    return named if own is None or len(named) > 1 else frozenset({own})
+
+
+def _conflicts(sources: Sequence[Source], logs: Sequence[Records]) -> dict[Source, frozenset[Hashable]]:
+    """For each log a mark that it shares with each other log of the same steps; all share one where there are many."""
+    if len(logs) > MAX_COMPARED:
+        return {source: frozenset({0}) for source in sources}
+    pairs = [p for p in combinations(range(len(logs)), 2) if _same_steps(logs[p[0]], logs[p[1]])]
+    return {source: frozenset(p for p in pairs if i in p) for i, source in enumerate(sources)}
 
 
 def _same_steps(first: Records, second: Records) -> bool:
