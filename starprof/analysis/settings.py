@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from starprof.analysis.trace_settings import CallSettings, ReplaySettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class Settings:
         live_margin_z: as `noise_margin_z`, for the live detector: looking at every step it meets each excursion of
             a heavy tail, and must not speak before such an excursion is over.
         live_window_steps: steps that the live detector remembers; bounds its memory.
+        replay: thresholds of the what-if replay of op traces.
+        calls: thresholds of who arrives last at collectives.
     """
 
     warm_up_steps: int = 3
@@ -90,6 +94,8 @@ class Settings:
     live_horizon_steps: int = 1000
     live_margin_z: float = 8.0
     live_window_steps: int = 512
+    replay: ReplaySettings = field(default_factory=ReplaySettings)
+    calls: CallSettings = field(default_factory=CallSettings)
 
 
 DEFAULT = Settings()

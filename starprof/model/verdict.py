@@ -30,12 +30,14 @@ class Cost:
 
     Attributes:
         money: the GPU hours at the price that the user gave, in its currency; None without a price.
+        seconds_interval: 95 % interval of `seconds`, from how the loss differs between steps; None: not known.
     """
 
     seconds: float
     share: float
     gpu_hours: float
     money: float | None = None
+    seconds_interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ Costs: TypeAlias = Callable[[np.random.Generator, tuple[int, int, int]], Floats]
 
 MS = 1000.0
 FIRST_STEP = 100
+EXCHANGE = "-exchange"
+EXCHANGE_US = 5 * MS
 
 
 @dataclass(frozen=True)
@@ -35,14 +37,18 @@ class OpJob:
     """A job; times in microseconds.
 
     Attributes:
+        experts: pipelines whose ranks of a stage exchange tokens after each pass (an all-to-all); 1 is none.
         slow: per (pipeline, stage) a factor of its passes, or a function of the step numbers, shape (S,).
         slow_forward, slow_backward: the same for one kind of pass.
         cost: of micro-batches, shape (S, D, M): a function of the random generator and that shape.
         links: per (pipeline, lower stage) a factor of the transfers between it and the next.
-        delay_us: per (pipeline, stage) what the first pass of a step begins late.
+        link_ways: the same for one direction, per (forward or backward, pipeline, lower stage).
+        delay_us: per (pipeline, stage) what the first pass of a step begins late, or a function of the step numbers.
         work_us: more time in an operation, per (name, pipeline, stage).
-        groups: per (name, stage) a factor of a collective of a stage.
+        groups: per (name, number) a factor of a collective: of a stage, of a pipeline (embedding), of all (0).
+        clock_us: per (pipeline, stage) how far the clock of the rank is ahead.
         lost: operations that were not recorded: (step index, pipeline, stage, name).
+        missing: places of which nothing was recorded.
     """
 
     pipelines: int = 4
@@ -51,6 +57,7 @@ class OpJob:
     steps: int = 20
     chunks: int = 1
     tensor: int = 1
+    experts: int = 1
     forward_us: tuple[float, ...] = ()
     noise: float = 0.02
     transfer_us: float = 1 * MS
@@ -59,11 +66,14 @@ class OpJob:
     slow_forward: Mapping[Place, Factor] = field(default_factory=dict)
     slow_backward: Mapping[Place, Factor] = field(default_factory=dict)
     cost: Costs | None = None
-    links: Mapping[Place, float] = field(default_factory=dict)
-    delay_us: Mapping[Place, float] = field(default_factory=dict)
+    links: Mapping[Place, Factor] = field(default_factory=dict)
+    link_ways: Mapping[tuple[str, int, int], Factor] = field(default_factory=dict)
+    delay_us: Mapping[Place, Factor] = field(default_factory=dict)
     work_us: Mapping[tuple[str, int, int], float] = field(default_factory=dict)
-    groups: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    groups: Mapping[tuple[str, int], Factor] = field(default_factory=dict)
+    clock_us: Mapping[Place, float] = field(default_factory=dict)
     lost: tuple[tuple[int, int, int, str], ...] = ()
+    missing: tuple[Place, ...] = ()
     names: Callable[[str], str] = str
 
     def rank(self, pipeline: int, stage: int) -> int:
@@ -73,7 +83,7 @@ class OpJob:
     @cached_property
     def ranks(self) -> tuple[RankInfo, ...]:
         """Who is in the trace."""
-        places = [(d, p) for p in range(self.stages) for d in range(self.pipelines)]
+        places = [(d, p) for p in range(self.stages) for d in range(self.pipelines) if (d, p) not in self.missing]
         return tuple(RankInfo(rank=self.rank(d, p), node=-1, host="", role={"dp": d, "pp": p}) for d, p in places)
 
     @cached_property
@@ -104,7 +114,9 @@ class _Simulation:
         self.rng = np.random.default_rng(job.seed)
         self.shape = (job.steps, job.pipelines, job.micro_batches)
         self.cost = np.ones(self.shape) if job.cost is None else job.cost(self.rng, self.shape)
-        self.rows: list[dict[str, object]] = []
+        self.rows: list[tuple[Place, str, int, Floats, Floats, float, float]] = []
+        self.passed: dict[tuple[str, int, int, int, int], Floats] = {}
+        self.exchanged: dict[tuple[str, int, int, int, int], Floats] = {}
         self.done: dict[tuple[str, int, int, int, int], Floats] = {}
         self.count: dict[tuple[str, Place], int] = {}
         self.places = [(d, p) for d in range(job.pipelines) for p in range(job.stages)]
@@ -122,12 +134,38 @@ class _Simulation:
         self._together("optimizer-clip-main-grad", 5 * MS, lambda _, __: 0)
         for place in self.places:
             self._alone("optimizer", place, 10 * MS)
-        frame = pd.DataFrame(self.rows).explode(["step", "start_us", "dur_us"], ignore_index=True)
-        frame = frame.astype({"step": np.int64, "start_us": float, "dur_us": float, "rank": np.int64})
+        frame = self._table()
         for step, d, p, name in job.lost:
             gone = (frame["step"] == FIRST_STEP + step) & (frame["rank"] == job.rank(d, p)) & (frame["name"] == name)
             frame = frame[~gone]
         return frame
+
+    def _table(self) -> pd.DataFrame:
+        """The rows with a line per step."""
+        steps, count = self.job.steps, len(self.rows)
+        places, names, numbers, starts, lasting, batches, chunks = zip(*self.rows, strict=True)
+        spelt = {name: self.job.names(name) for name in dict.fromkeys(names)}
+        kinds = {name: at for at, name in enumerate(dict.fromkeys(spelt.values()))}
+        ahead = np.array([self.job.clock_us.get(place, 0.0) for place in places])
+        columns = {
+            "rank": np.array([self.job.rank(*place) for place in places], np.int64),
+            "name": np.array([kinds[spelt[name]] for name in names]),
+            "micro_batch": np.array(batches, float),
+            "chunk": np.array(chunks, float),
+            "sequence": np.array(numbers, np.int64),
+        }
+        long = {name: np.repeat(values, steps) for name, values in columns.items()}
+        return pd.DataFrame(
+            {
+                "attempt": np.zeros(count * steps, np.int64),
+                "rank": long["rank"],
+                "step": np.tile(FIRST_STEP + np.arange(steps), count),
+                "name": np.array(list(kinds), object)[long["name"]],
+                "start_us": (np.stack(starts) + ahead[:, None]).ravel(),
+                "dur_us": np.stack(lasting).ravel(),
+                **{name: long[name] for name in ("micro_batch", "chunk", "sequence")},
+            }
+        )
 
     def _passes(self) -> None:
         """All forward and backward passes, each as soon as what it needs is there."""
@@ -138,7 +176,7 @@ class _Simulation:
             left = sum(len(program) for program in programs.values())
             for place, program in programs.items():
                 while program and self._possible(place, program[0]):
-                    self._pass(place, program.pop(0), posted, first=place not in begun)
+                    self._turn(place, program.pop(0), posted, first=place not in begun)
                     begun.add(place)
             if left == sum(len(program) for program in programs.values()):
                 raise AssertionError("the simulated job hangs")
@@ -149,12 +187,17 @@ class _Simulation:
         forward = [("forward", c, m) for c in chunks for m in batches]
         backward = [("backward", c, m) for c in reversed(chunks) for m in batches]
         if self.job.chunks > 1:
-            return forward + backward
+            return self._with_exchanges(forward + backward)
         ahead = min(self.job.stages - 1 - stage, self.job.micro_batches)
         order = forward[:ahead]
         for at in range(ahead, self.job.micro_batches):
             order += [forward[at], backward[at - ahead]]
-        return order + backward[self.job.micro_batches - ahead :]
+        return self._with_exchanges(order + backward[self.job.micro_batches - ahead :])
+
+    def _with_exchanges(self, passes: list[Pass]) -> list[Pass]:
+        if self.job.experts == 1:
+            return passes
+        return [item for way, c, m in passes for item in ((way, c, m), (f"{way}{EXCHANGE}", c, m))]
 
     def _source(self, place: Place, item: Pass) -> tuple[str, int, int, int, int] | None:
         """Pass whose result this one needs from another rank (or, at the turn, from the same rank)."""
@@ -167,8 +210,30 @@ class _Simulation:
         return (way, at // self.job.stages, d, at % self.job.stages, m)
 
     def _possible(self, place: Place, item: Pass) -> bool:
+        if item[0].endswith(EXCHANGE):
+            return all(member in self.passed for member in self._members(place, item))
         source = self._source(place, item)
         return source is None or source in self.done
+
+    def _members(self, place: Place, item: Pass) -> list[tuple[str, int, int, int, int]]:
+        """Passes whose tokens are exchanged together."""
+        (d, p), (way, c, m) = place, item
+        first = d - d % self.job.experts
+        return [(way.removesuffix(EXCHANGE), c, e, p, m) for e in range(first, first + self.job.experts)]
+
+    def _turn(self, place: Place, item: Pass, posted: dict[str, dict[Place, Floats]], *, first: bool) -> None:
+        """The next pass of a place, or the exchange of its tokens."""
+        if not item[0].endswith(EXCHANGE):
+            self._pass(place, item, posted, first=first)
+            return
+        members = self._members(place, item)
+        if members[0] not in self.exchanged:
+            ready = np.max([self.passed[member] for member in members], axis=0)
+            self.exchanged[members[0]] = ready + EXCHANGE_US * self._scatter()
+        way, start, end = item[0].removesuffix(EXCHANGE), self.clock[place], self.exchanged[members[0]]
+        self._row("ep-all-to-all", place, start, end - start, None, None)
+        self.clock[place] = posted[way][place] = end
+        self.done[way, item[1], *place, item[2]] = end
 
     def _pass(self, place: Place, item: Pass, posted: dict[str, dict[Place, Floats]], *, first: bool) -> None:
         (d, p), (way, c, m) = place, item
@@ -177,10 +242,12 @@ class _Simulation:
         if source is not None and source[0] == way and source[3] != p:
             start = np.maximum(start, self._receive(place, way, source, posted[way][place]))
         if first:
-            start = start + self.job.delay_us.get(place, 0.0)
+            start = start + self._value(self.job.delay_us.get(place, 0.0))
         lasting = self._lasting(place, way, m)
         self._row(f"{way}-compute", place, start, lasting, m, c)
-        self.clock[place] = posted[way][place] = self.done[way, c, d, p, m] = start + lasting
+        self.clock[place] = posted[way][place] = self.passed[way, c, d, p, m] = start + lasting
+        if self.job.experts == 1:
+            self.done[way, c, d, p, m] = start + lasting
 
     def _lasting(self, place: Place, way: str, m: int) -> Floats:
         d, p = place
@@ -188,9 +255,11 @@ class _Simulation:
         usual = (job.forward_us or (100 * MS,) * job.stages)[p] * (1.0 if way == "forward" else 2.0)
         lasting: Floats = usual / job.chunks * self.cost[:, d, m] * self._scatter()
         for factors in (job.slow, job.slow_forward if way == "forward" else job.slow_backward):
-            factor = factors.get(place, 1.0)
-            lasting = lasting * (factor(np.arange(job.steps)) if callable(factor) else factor)
+            lasting = lasting * self._value(factors.get(place, 1.0))
         return lasting
+
+    def _value(self, told: Factor) -> float | Floats:
+        return told(np.arange(self.job.steps)) if callable(told) else told
 
     def _scatter(self) -> Floats:
         return np.exp(self.job.noise * self.rng.standard_normal(self.job.steps))
@@ -199,9 +268,9 @@ class _Simulation:
         """Rows of both ends of the transfer that a pass needs; returns when it is through."""
         d, p = place
         sender, sent = source[3], self.done[source]
-        end = np.maximum(sent, posted) + self.job.transfer_us * self.job.links.get((d, min(p, sender)), 1.0) * (
-            self._scatter()
-        )
+        link = d, min(p, sender) if abs(p - sender) == 1 else max(p, sender)  # the last stage feeds the first one
+        slower = self._value(self.job.links.get(link, 1.0)) * self._value(self.job.link_ways.get((way, *link), 1.0))
+        end = np.maximum(sent, posted) + self.job.transfer_us * slower * self._scatter()
         self._row(f"{way}-send", (d, sender), sent, end - sent, None, None)
         self._row(f"{way}-recv", place, posted, end - posted, None, None)
         return end
@@ -214,7 +283,7 @@ class _Simulation:
         for place in self.places if places is None else places:
             members.setdefault(group(*place), []).append(place)
         for number, those in members.items():
-            lasting = usual * self.job.groups.get((name, number), 1.0) * self._scatter()
+            lasting = usual * self._value(self.job.groups.get((name, number), 1.0)) * self._scatter()
             end = np.max([self.clock[place] for place in those], axis=0) + lasting
             for place in those:
                 self._row(name, place, self.clock[place], end - self.clock[place], None, 0)
@@ -230,19 +299,9 @@ class _Simulation:
     ) -> None:
         number = self.count.get((name, place), 0)
         self.count[name, place] = number + 1
-        self.rows.append(
-            {
-                "attempt": 0,
-                "rank": self.job.rank(*place),
-                "step": FIRST_STEP + np.arange(self.job.steps),
-                "name": self.job.names(name),
-                "start_us": start,
-                "dur_us": lasting,
-                "micro_batch": np.nan if micro_batch is None else micro_batch,
-                "chunk": np.nan if chunk is None else chunk,
-                "sequence": number,
-            }
-        )
+        if place not in self.job.missing:
+            told = [np.nan if value is None else float(value) for value in (micro_batch, chunk)]
+            self.rows.append((place, name, number, start, lasting, told[0], told[1]))
 
 
 def lengths(spread: float = 0.25) -> Costs:

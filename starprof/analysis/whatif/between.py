@@ -13,12 +13,9 @@ from starprof.analysis.whatif.passes import Passes, cells_of, grid, lower_median
 from starprof.analysis.whatif.persistence import High, high_rows
 from starprof.analysis.whatif.replay import Replay
 from starprof.analysis.whatif.roles import Role
-from starprof.analysis.whatif.slow_ranks import SURE_Z, kind_of, least_steps
+from starprof.analysis.whatif.slow_ranks import kind_of, least_steps
 from starprof.analysis.whatif.suspect import Suspect, Taken
 from starprof.model import causes
-
-LEAST_OF_STEP = 0.015
-"""Share of the step that a rank must spend more than its peers."""
 
 
 def slow_work(replay: Replay, passes: Passes, settings: Settings) -> list[Suspect]:
@@ -29,7 +26,7 @@ def slow_work(replay: Replay, passes: Passes, settings: Settings) -> list[Suspec
             continue
         spent = _spent_us(replay, passes, kind)
         more = spent - lower_median(spent, 1)
-        result += [_work(replay, passes, kind, spent, high) for high in _found(replay, more, settings)]
+        result += [_work(replay, passes, kind, spent, high, settings) for high in _found(replay, more, settings)]
     return result
 
 
@@ -41,13 +38,13 @@ def late_begins(replay: Replay, passes: Passes, settings: Settings) -> list[Susp
     both = [grid(replay, delays, role) for role in (Role.FORWARD, Role.BACKWARD)]
     more = [np.maximum(np.nan_to_num(d - lower_median(d, 2)), 0.0) for d in both]
     per_step = more[0].sum(axis=1) + more[1].sum(axis=1)
-    return [_late(replay, passes, more, per_step, high) for high in _found(replay, per_step, settings)]
+    return [_late(replay, passes, more, high, settings) for high in _found(replay, per_step, settings)]
 
 
 def _found(replay: Replay, more_us: Floats, settings: Settings) -> list[High]:
     """Ranks that lose time persistently; `more_us` has shape (S, D, P)."""
     share = more_us.reshape(len(more_us), -1) / replay.now_us[:, None]
-    return high_rows(share, LEAST_OF_STEP, least_steps(len(share), settings))
+    return high_rows(share, settings.replay.min_local_share, least_steps(len(share), settings), settings.replay)
 
 
 def _spent_us(replay: Replay, passes: Passes, kind: int) -> Floats:
@@ -78,7 +75,7 @@ def _cause_of(name: str) -> str:
     return causes.USER_CODE
 
 
-def _work(replay: Replay, passes: Passes, kind: int, spent: Floats, high: High) -> Suspect:
+def _work(replay: Replay, passes: Passes, kind: int, spent: Floats, high: High, settings: Settings) -> Suspect:
     dp, pp = np.unravel_index(high.row, passes.row.shape)
     row = int(passes.row[dp, pp])
     who, name = rank_names((int(replay.workers.rank[row]),)), replay.trace.names[kind]
@@ -93,7 +90,7 @@ def _work(replay: Replay, passes: Passes, kind: int, spent: Floats, high: High) 
         fix=partial(_shortened, replay, kind, row, high, peers / mine),
         rows=(row,),
         role={"dp": int(replay.workers.dp[row]), "pp": int(replay.workers.pp[row])},
-        confidence=0.95 if high.z >= SURE_Z else 0.85,
+        confidence=0.95 if high.z >= settings.replay.sure_z else 0.85,
         evidence=(f"{name} takes {ms(mine)} a step on {who}, {ms(peers)} on its peers in the stage (medians).",),
         action=f"Look at what {who} does in {name} that its peers do not, and at what else runs on its node.",
         verify=f"Trace again: {name} of {who} should take about {ms(peers)} a step.",
@@ -108,7 +105,8 @@ def _shortened(replay: Replay, kind: int, row: int, high: High, factor: float, t
         values[rows] *= np.where((step >= high.first) & (step < high.end), factor, 1.0)
 
 
-def _late(replay: Replay, passes: Passes, more: list[Floats], per_step: Floats, high: High) -> Suspect:
+def _late(replay: Replay, passes: Passes, more: list[Floats], high: High, settings: Settings) -> Suspect:
+    per_step = more[0].sum(axis=1) + more[1].sum(axis=1)
     dp, pp = (int(i) for i in np.unravel_index(high.row, passes.row.shape))
     row = int(passes.row[dp, pp])
     who = rank_names((int(replay.workers.rank[row]),))
@@ -117,8 +115,8 @@ def _late(replay: Replay, passes: Passes, more: list[Floats], per_step: Floats, 
     first_pass = float(more[0][high.inside, 0, dp, pp].sum())
     share = first_pass / max(float(per_step[high.inside, dp, pp].sum()), 1e-9)
     feeds = pp in (0, passes.row.shape[1] - 1)
-    data = share >= 0.8 and feeds
-    where = "before its first forward pass" if share >= 0.8 else "between its passes"
+    data = share >= settings.min_cause_share and feeds
+    where = "before its first forward pass" if share >= settings.min_cause_share else "between its passes"
     return Suspect(
         verdict="straggler",
         kind=kind_of(high, len(per_step)),
@@ -130,7 +128,7 @@ def _late(replay: Replay, passes: Passes, more: list[Floats], per_step: Floats, 
         rows=(row,),
         role={"dp": int(replay.workers.dp[row]), "pp": int(replay.workers.pp[row])},
         cause_share=round(share, 4) if data else 0.0,
-        confidence=0.9 if high.z >= SURE_Z else 0.8,
+        confidence=0.9 if high.z >= settings.replay.sure_z else 0.8,
         evidence=(
             f"{who.capitalize()} begins its passes {ms(lost)} a step later than what they wait for would allow, more "
             f"than its peers in the stage; {pct(share)} of that lies before its first forward pass.",

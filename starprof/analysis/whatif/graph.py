@@ -163,7 +163,8 @@ class _Parts:
         local = np.flatnonzero(self.of(Role.LOCAL))
         first = _joined(self._ended_before(own, collective), self._ended_before(collective, local))
         gathers = np.array(["gather" in name.lower() or "broadcast" in name.lower() for name in self.names], bool)
-        feeding = np.flatnonzero(self.collective & gathers[self.schedule.kind])
+        # What a pass exchanges within a tensor- or expert-parallel group is part of it: the next one waits for that.
+        feeding = np.flatnonzero(self.collective & gathers[self.schedule.kind] | self.of(Role.INNER))
         return _joined(first, self._ended_before(feeding, np.flatnonzero(self.of(Role.FORWARD, Role.BACKWARD))))
 
     def _lead_in(self) -> tuple[Ints, Ints]:

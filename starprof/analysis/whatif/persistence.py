@@ -7,16 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from starprof.analysis.arrays import Bools, Floats
+from starprof.analysis.trace_settings import ReplaySettings
 
-LEAST_SHARE = 0.75
-"""Share of the steps of an interval in which a row must be high (by half of its usual height)."""
-LEAST_Z = 5.0
-SPREADS = 4.0
-"""A row is high when it is so by this many times what healthy rows differ."""
-EDGE_SHARE = 0.1
-"""An interval that leaves out at most this share of the steps at an end reaches to it."""
-LEAST_NOISE = 0.003
-"""Noise is never taken for less: of few ranks it is poorly known."""
 _MAD = 1.4826
 _MEDIAN_ERROR = 1.2533
 
@@ -37,13 +29,14 @@ class High:
         return slice(self.first, self.end)
 
 
-def high_rows(series: Floats, least: float, min_steps: int) -> list[High]:
+def high_rows(series: Floats, least: float, min_steps: int, settings: ReplaySettings) -> list[High]:
     """Rows that are persistently high.
 
     Args:
         series: shape (S, R), around 0 for healthy rows; NaN = no record.
         least: least height.
         min_steps: least length of an interval.
+        settings: thresholds.
     """
     usual = _nan_median(series)
     known = usual[~np.isnan(usual)]
@@ -51,9 +44,9 @@ def high_rows(series: Floats, least: float, min_steps: int) -> list[High]:
         return []
     # Around 0, by the lower median: of two rows the lower one tells how healthy ones differ.
     spread = _MAD * float(np.sort(np.abs(known))[(len(known) - 1) // 2])
-    noise = max(LEAST_NOISE, _MAD * float(np.nanmedian(np.abs(series - usual))))
-    floor = max(least, SPREADS * spread)
-    found = (_high(series[:, row], row, floor, noise, min_steps) for row in range(series.shape[1]))
+    noise = max(settings.min_noise, _MAD * float(np.nanmedian(np.abs(series - usual))))
+    floor = max(least, settings.spreads * spread)
+    found = (_high(series[:, row], row, (floor, noise), min_steps, settings) for row in range(series.shape[1]))
     return [high for high in found if high is not None]
 
 
@@ -63,12 +56,15 @@ def _nan_median(series: Floats) -> Floats:
     return np.where(empty, np.nan, np.nanmedian(filled, axis=0))
 
 
-def _high(values: Floats, row: int, floor: float, noise: float, min_steps: int) -> High | None:
+def _high(
+    values: Floats, row: int, floor_and_noise: tuple[float, float], min_steps: int, settings: ReplaySettings
+) -> High | None:
+    floor, noise = floor_and_noise
     seen = ~np.isnan(values)
     if seen.sum() < min_steps or np.nanmax(values, initial=0.0) < floor:
         return None
     first, end = _densest(np.clip(np.where(seen, values, 0.0), -2 * floor, 2 * floor) - floor / 2)
-    first, end = _to_the_edges(values, first, end, floor)
+    first, end = _to_the_edges(values, (first, end), floor, settings.edge_share)
     inside = values[first:end]
     inside = inside[~np.isnan(inside)]
     if len(inside) < min_steps:
@@ -76,7 +72,7 @@ def _high(values: Floats, row: int, floor: float, noise: float, min_steps: int) 
     height = float(np.median(inside))
     z = height / (_MEDIAN_ERROR * noise / len(inside) ** 0.5)
     share = float((inside > height / 2).mean())
-    if height < floor or z < LEAST_Z or share < LEAST_SHARE:
+    if height < floor or z < settings.min_z or share < settings.min_high_share:
         return None
     return High(row, first, end, height, z)
 
@@ -90,9 +86,9 @@ def _densest(score: Floats) -> tuple[int, int]:
     return first, end
 
 
-def _to_the_edges(values: Floats, first: int, end: int, floor: float) -> tuple[int, int]:
+def _to_the_edges(values: Floats, interval: tuple[int, int], floor: float, edge_share: float) -> tuple[int, int]:
     """A few steps at an end of the run that do not contradict belong to the interval."""
-    slack = max(1, int(EDGE_SHARE * len(values)))
+    (first, end), slack = interval, max(1, int(edge_share * len(values)))
     if first <= slack and _does_not_contradict(values[:first], floor):
         first = 0
     if len(values) - end <= slack and _does_not_contradict(values[end:], floor):

@@ -19,7 +19,7 @@ class Role(Enum):
     STAGE = "stage"  # collective of all data-parallel ranks of a pipeline stage
     PIPELINE = "pipeline"  # collective of stages of one pipeline
     WORLD = "world"  # collective of all ranks
-    INNER = "inner"  # collective of ranks that a trace does not tell apart, such as a tensor-parallel group
+    INNER = "inner"  # collective of ranks that a trace does not tell apart: a tensor- or expert-parallel group
 
     @property
     def is_compute(self) -> bool:
@@ -44,6 +44,7 @@ class Role(Enum):
 
 _FORWARD, _BACKWARD = {"forward", "fwd"}, {"backward", "bwd"}
 _RECEIVE = {"recv", "receive"}
+_INNER = {"layernorm", "tp", "sp", "cp", "ep", "tensor", "sequence", "context", "expert", "experts", "moe"}
 _COLLECTIVE = re.compile(r"all-?(reduce|gather|to-?all)|reduce-?scatter|broadcast|barrier|all2all")
 
 
@@ -52,7 +53,7 @@ def role_of(name: str) -> Role:
     plain = name.lower().replace("_", "-")
     words = set(plain.split("-"))
     if _COLLECTIVE.search(plain):
-        if words & {"layernorm", "tp", "sp", "tensor", "sequence"}:
+        if words & _INNER:
             return Role.INNER
         return Role.PIPELINE if words & {"embedding", "embeddings"} else Role.STAGE
     if words & {"clip", "norm", "gradnorm"}:

@@ -16,6 +16,7 @@ from typing import TypeAlias
 import numpy as np
 
 from starprof.analysis.arrays import Bools, Floats, Ints
+from starprof.analysis.whatif.interval import mean_interval
 from starprof.analysis.whatif.replay import Mask, Part, Replay
 from starprof.analysis.whatif.roles import phase_of, type_of
 
@@ -23,7 +24,6 @@ TOP = (1, 2, 3, 5, 10)
 """Sizes of the groups of worst workers of which the recovery is told."""
 TOP_SHARE = 0.03
 """The published measure of a few bad machines: share of the workers that are fixed for `recovered_by_few`."""
-Z95 = 1.96
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,7 @@ class Slowdown:
     @property
     def interval(self) -> tuple[float, float]:
         """95 % interval of the mean, from the scatter between steps; the mean alone for a single step."""
-        count = len(self.per_step)
-        half = Z95 * float(self.per_step.std(ddof=1)) / count**0.5 if count > 1 else 0.0
-        return self.mean - half, self.mean + half
+        return mean_interval(self.per_step)
 
 
 Slowdowns: TypeAlias = Mapping[int | str, Slowdown]

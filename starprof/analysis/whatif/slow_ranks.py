@@ -18,18 +18,6 @@ from starprof.analysis.whatif.suspect import Suspect, Taken
 from starprof.model import causes
 from starprof.model.verdict import FindingKind
 
-EVEN_SCATTER = 0.05
-"""Micro-batches that differ by less are alike (standard deviation of the logarithm)."""
-NOISE_BIAS = 0.8
-"""Lower medians of few noisy stages lie too low by up to this part of the noise, more so beside a slow rank."""
-LEVEL_Z = 4.0
-"""Standard errors of what two pipelines' micro-batches cost by which a rank must be slower to be told from it."""
-SURE_Z = 10.0
-DATA_DIFFER = 0.5
-"""From this correlation of forward and backward passes on a pipeline's micro-batches differ by what they hold."""
-PLAIN = 2.0
-"""Plain to see from this multiple of the least height on (and surely)."""
-
 
 def kind_of(high: High, steps: int) -> FindingKind:
     """Chronic when it goes on to the end."""
@@ -38,7 +26,7 @@ def kind_of(high: High, steps: int) -> FindingKind:
 
 def least_steps(steps: int, settings: Settings) -> int:
     """Steps in which something must be slow: each step of an op trace holds many operations, so few steps will do."""
-    return min(settings.min_slow_steps, max(3, steps))
+    return min(settings.replay.min_slow_steps, max(settings.replay.min_steps, steps))
 
 
 def slow_ranks(replay: Replay, measured: Passes, settings: Settings) -> tuple[list[Suspect], Passes]:
@@ -57,17 +45,17 @@ def slow_ranks(replay: Replay, measured: Passes, settings: Settings) -> tuple[li
         taken[high.row] = high if before is None else replace(before, height=before.height + high.height)
         at = np.unravel_index(high.row, passes.row.shape)
         passes = passes.scaled(_factor(passes, high, (int(at[0]), int(at[1]))))
-    if _ambiguous(measured, list(taken.values())):
+    if _ambiguous(measured, list(taken.values()), settings):
         return [], measured
     return [
         _suspect(replay, measured, high, settings)
-        if stages > 1 or _even(measured, high.row, high)
+        if stages > 1 or _even(measured, high.row, high, settings)
         else _undecided(replay, measured, high, high.row)
         for high in sorted(taken.values(), key=lambda h: -h.height)
     ], passes
 
 
-def _ambiguous(measured: Passes, found: list[High]) -> bool:
+def _ambiguous(measured: Passes, found: list[High], settings: Settings) -> bool:
     """Of two pipelines of two stages a rank is slow, or the one across from it: only their mean work tells which.
 
     It does where micro-batches are many or alike; two that are found across from each other mean that it did not.
@@ -76,11 +64,11 @@ def _ambiguous(measured: Passes, found: list[High]) -> bool:
         return False
     everything = slice(None)
     scatter = max(measured.scatter(pipeline, everything) for pipeline in range(2))
-    if scatter <= EVEN_SCATTER:
+    if scatter <= settings.replay.even_scatter:
         return False
     error = scatter * (2.0 / (measured.deviation.shape[0] * measured.deviation.shape[1])) ** 0.5
     across = {high.row for high in found} in ({0, 3}, {1, 2})
-    return across or min(high.height for high in found) < LEVEL_Z * error
+    return across or min(high.height for high in found) < settings.replay.level_z * error
 
 
 def _slowest(passes: Passes, settings: Settings) -> High | None:
@@ -88,8 +76,8 @@ def _slowest(passes: Passes, settings: Settings) -> High | None:
     if pipelines < 2:
         return None
     series = passes.by_rank.reshape(steps, pipelines * stages)
-    least = max(settings.min_lateness, NOISE_BIAS * passes.noise)
-    found = high_rows(series, least, least_steps(steps, settings))
+    least = max(settings.min_lateness, settings.replay.noise_bias * passes.noise)
+    found = high_rows(series, least, least_steps(steps, settings), settings.replay)
     return max(found, key=lambda high: high.height, default=None)
 
 
@@ -98,14 +86,14 @@ def uneven_pipelines(replay: Replay, passes: Passes, settings: Settings) -> list
     steps, pipelines = passes.by_pipeline.shape
     if pipelines < 2 or passes.row.shape[1] < 2:
         return []
-    found = high_rows(passes.by_pipeline, settings.min_lateness, least_steps(steps, settings))
-    return [_undecided(replay, passes, high, high.row) for high in found if _even(passes, high.row, high)]
+    found = high_rows(passes.by_pipeline, settings.min_lateness, least_steps(steps, settings), settings.replay)
+    return [_undecided(replay, passes, high, high.row) for high in found if _even(passes, high.row, high, settings)]
 
 
-def _even(passes: Passes, pipeline: int, high: High) -> bool:
+def _even(passes: Passes, pipeline: int, high: High, settings: Settings) -> bool:
     """Whether all micro-batches are slower alike, but for noise; longer sequences are not."""
-    even = passes.scatter(pipeline, high.inside) <= EVEN_SCATTER
-    return even or passes.together(pipeline, high.inside) < DATA_DIFFER
+    even = passes.scatter(pipeline, high.inside) <= settings.replay.even_scatter
+    return even or passes.together(pipeline, high.inside) < settings.replay.min_data_correlation
 
 
 def _factor(passes: Passes, high: High, place: tuple[int, int]) -> Floats:
@@ -131,7 +119,7 @@ def _suspect(replay: Replay, passes: Passes, high: High, settings: Settings) -> 
         f"It is slower than its peers in {late} of {len(slow_steps)} steps, {np.exp(high.height):.2f} times on the "
         f"median; what its micro-batches cost in other stages is left out of this.",
     )
-    peers = passes.row.shape[0] - 1
+    peers, sure = passes.row.shape[0] - 1, high.z >= settings.replay.sure_z
     return Suspect(
         verdict="straggler",
         kind=kind_of(high, len(passes.by_rank)),
@@ -141,9 +129,9 @@ def _suspect(replay: Replay, passes: Passes, high: High, settings: Settings) -> 
         fix=partial(_at_peers_pace, replay, replay.workers.rank == rank, high),
         rows=(row,),
         role={"dp": int(replay.workers.dp[row]), "pp": int(replay.workers.pp[row])},
-        plain=high.z >= SURE_Z and high.height >= PLAIN * settings.min_lateness,
+        plain=sure and high.height >= settings.replay.plain_times * settings.min_lateness,
         cause_share=round(share, 4),
-        confidence=min(0.99, (0.97 if peers > 1 else 0.85) if high.z >= SURE_Z else 0.8),
+        confidence=min(0.99, (0.97 if peers > 1 else 0.85) if sure else 0.8),
         evidence=evidence,
         action=f"Run the same kernel benchmark on the GPU of {who} and on a peer's (and look for another process on "
         f"it); drain it if it is slow. {where}",

@@ -65,21 +65,30 @@ class Prices:
         self._suspects = suspects
         self._base = base
         self._steps = replay.instead_us(base)
-        self._known: dict[frozenset[int], float] = {frozenset(): float(self._steps.sum())}
+        self._known: dict[frozenset[int], Floats] = {frozenset(): self._steps}
 
     @property
     def run_us(self) -> float:
         """The run's time with all of them."""
-        return self._known[frozenset()]
+        return float(self._steps.sum())
+
+    @property
+    def run_steps_us(self) -> Floats:
+        """Its steps, shape (S,)."""
+        return self._steps
 
     def without(self, indices: Iterable[int]) -> float:
         """The run's time without some of them, microseconds."""
+        return float(self.steps_without_us(indices).sum())
+
+    def steps_without_us(self, indices: Iterable[int]) -> Floats:
+        """The run's steps without some of them, shape (S,)."""
         gone = frozenset(indices)
         if gone not in self._known:
             taken = [values.copy() for values in self._base]
             for index in sorted(gone):
                 self._suspects[index].fix(taken)
-            self._known[gone] = float(self._replay.instead_us(taken).sum())
+            self._known[gone] = self._replay.instead_us(taken)
         return self._known[gone]
 
     def alone_us(self, index: int) -> float:

@@ -8,21 +8,14 @@ import numpy as np
 
 from starprof.analysis.arrays import Floats
 from starprof.analysis.causes.base import ms, pct
+from starprof.analysis.settings import Settings
 from starprof.analysis.whatif.passes import Passes, correlation, lower_median, median, relative, rescale
 from starprof.analysis.whatif.replay import Replay
 from starprof.analysis.whatif.suspect import Suspect
 from starprof.model import causes
 
-HEAVY_STAGE = 1.1
-"""A stage is too heavy from this multiple of the others' mean on."""
-HEAVY_STEPS = 0.75
-GOES_TOGETHER = 0.8
-"""Least correlation of forward and backward passes of a micro-batch that makes the micro-batch the cause."""
-OFTEN = 0.5
-"""A pipeline that is the slowest in more than this share of the steps is so for good."""
 
-
-def heavy_stage(replay: Replay, passes: Passes) -> Suspect | None:
+def heavy_stage(replay: Replay, passes: Passes, settings: Settings) -> Suspect | None:
     """The stage that takes longest, if it is heavier than the others all the time."""
     stages = passes.row.shape[1]
     if stages < 2:
@@ -32,8 +25,8 @@ def heavy_stage(replay: Replay, passes: Passes) -> Suspect | None:
     worst = int(np.argmax(usual))
     others = np.delete(per_step, worst, axis=1).mean(axis=1)
     ratio = float(np.median(per_step[:, worst] / np.maximum(others, 1e-9)))
-    always = float((per_step[:, worst] > others * (1 + (HEAVY_STAGE - 1) / 2)).mean())
-    if not ratio >= HEAVY_STAGE or always < HEAVY_STEPS:
+    always = float((per_step[:, worst] > others * (1 + settings.min_stage_excess / 2)).mean())
+    if not ratio >= 1 + settings.min_stage_excess or always < settings.replay.min_heavy_steps:
         return None
     pp = int(np.unique(replay.workers.pp)[worst])
     told = ", ".join(f"{int(p)}: {ms(u)}" for p, u in zip(np.unique(replay.workers.pp)[:16], usual[:16], strict=True))
@@ -62,12 +55,12 @@ def heavy_stage(replay: Replay, passes: Passes) -> Suspect | None:
     )
 
 
-def uneven_data(replay: Replay, passes: Passes) -> Suspect | None:
+def uneven_data(replay: Replay, passes: Passes, settings: Settings) -> Suspect | None:
     """Micro-batches that cost more than others, forward and backward and in every stage."""
     one_stage = passes.row.shape[1] < 2
     shared = passes.deviation if one_stage else passes.common
     together = correlation(relative(passes.forward_us), relative(passes.backward_us))
-    if passes.row.shape[0] * passes.row.shape[1] < 2 or not together >= GOES_TOGETHER:
+    if passes.row.shape[0] * passes.row.shape[1] < 2 or not together >= settings.replay.min_length_correlation:
         return None
     cost = np.exp(shared)
     factor = np.where(np.isnan(cost), 1.0, np.nanmean(cost, axis=(1, 2), keepdims=True) / cost)
@@ -75,7 +68,7 @@ def uneven_data(replay: Replay, passes: Passes) -> Suspect | None:
     counts = np.bincount(slowest, minlength=passes.row.shape[0])
     often = float(counts.max()) / len(slowest)
     pipelines = np.unique(replay.workers.dp)
-    steadily = often > OFTEN and len(pipelines) > 1
+    steadily = often > settings.replay.steady_share and len(pipelines) > 1
     across = "" if one_stage else f", and of the first and last stage ({_across(passes):.2f})"
     return Suspect(
         verdict="workload-skew",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from starprof.analysis.whatif import Replay, Shares, Slowdown, op_trace, replay_of, shares
+from starprof.analysis.settings import DEFAULT
+from starprof.analysis.whatif import Replay, Shares, Slowdown, on_one_clock, op_trace, replay_of, shares
 from starprof.reports import words
 from starprof.reports.markup import Section, facts, table, text
 from starprof.reports.material import Material
@@ -26,9 +27,10 @@ def render(material: Material) -> Section | None:
     replay = replay_of(trace) if trace is not None else None
     if replay is None or len(replay.workers.rank) < 2:
         return None
+    replay = on_one_clock(replay, DEFAULT.replay).told
     found = shares(replay)
     body = (
-        f'<p class="note">{text(READING)}</p>{_job(found)}'
+        f'<p class="note">{text(READING)}</p>{_job(found)}{_cost(material)}'
         f"<h3>Ranks</h3>{_ranks(material, replay, found)}"
         f"<h3>Pipeline stages</h3>{_table('stage', found.by_stage.items())}"
         f"<h3>Types of operations</h3>{_types(found)}"
@@ -57,6 +59,20 @@ def _job(found: Shares) -> str:
             ("with the last stage ideal", _share(found.recovered_by_last_stage)),
         )
     )
+
+
+def _cost(material: Material) -> str:
+    """What the main finding costs, with its interval, in GPU hours and money where a price was given."""
+    cost = material.verdict.cost
+    if cost.seconds <= 0 or cost.seconds_interval is None:
+        return ""
+    low, high = (words.seconds(max(0.0, end)) for end in cost.seconds_interval)
+    rows = [("the verdict's loss", f"{words.seconds(cost.seconds)} ({low} to {high})")]
+    if cost.money is not None:
+        rows.append(("at the given price", words.money(cost)))
+    else:
+        rows.append(("GPU hours", f"{cost.gpu_hours:.3g}"))
+    return facts(rows)
 
 
 def _share(share: float) -> str:
