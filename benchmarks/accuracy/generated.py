@@ -2,136 +2,191 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-from truth import Case, Truth, answer
+from draws import catalogue, innocents, jobs
+from draws.drawn import SLOWEST, Draw, Drawn, Maker, Need
+from label import Label
+from truth import Case, Truth
 
-from starprof.analysis.synthetic import CpuHog, Fault, Pinned, Quota, Slow, SlowNic, SyntheticRun
+from starprof.analysis.synthetic import SyntheticRun
 
 SURE_SLOWDOWN = 1.2
-SURE_CV, SURE_SPREAD, SURE_STEPS = 0.05, 0.01, 200
-"""Where a fault must be found; fainter ones, or more noise, count for recall only."""
-HEALTHY_SHARE, TWO_FAULTS_SHARE, NOBODY_SHARE = 0.3, 0.1, 0.15
+"""From here on a fault of a quiet run must be found; fainter ones, or more noise, count for recall only."""
 
-_PHASE_CAUSES = {
-    "data_wait": ("data-loading",),
-    "h2d": ("host-to-device",),
-    "forward": ("forward-compute", "gpu-compute"),
-    "backward": ("backward-compute", "gpu-compute"),
-    "optimizer": ("optimizer",),
-}
+SURE_STEPS = 50
+LEAST_SLOWDOWN = 1.02
+FAINT = (1.04, 1.09)
+FAINT_SHARE = 0.25
+WHOLE_NODE_SHARE = 0.25
+KINDS = {"healthy": 0.22, "nobody": 0.13, "wire": 0.14, "two": 0.11, "rank": 0.40}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A run to make, its right answer, and what it is."""
+
+    run: SyntheticRun
+    truth: Truth
+    label: Label
 
 
 def cases(count: int, max_ranks: int, first_seed: int = 0) -> Iterator[Case]:
     """Random recipes, the same for the same seed."""
     for seed in range(first_seed, first_seed + count):
-        run, truth = recipe(seed, max_ranks)
-        yield Case(f"seed {seed}: {run.ranks} ranks, {run.steps} steps, {_words(run)}", truth, partial(run.data))
+        made = recipe(seed, max_ranks)
+        yield Case(f"seed {seed}: {_words(made)}", made.truth, made.run.data, made.label)
 
 
-def recipe(seed: int, max_ranks: int) -> tuple[SyntheticRun, Truth]:
+def recipe(seed: int, max_ranks: int) -> Recipe:
     """One run and its right answer."""
-    rng = np.random.default_rng([11, seed])
-    base = SyntheticRun(
-        ranks=int(np.exp(rng.uniform(np.log(8), np.log(max_ranks)))),
-        steps=int(rng.integers(200, 600)),
-        seed=seed,
-        cv=float(rng.uniform(0.01, 0.10)),
-        ar1=float(rng.uniform(0.0, 0.6)),
-        spread=float(rng.uniform(0.0, 0.015)),
-    )
-    kind = rng.random()
-    if kind < HEALTHY_SHARE:
-        return base, answer("none")
-    if kind < HEALTHY_SHARE + NOBODY_SHARE:
-        return _nobodys(base, rng)
-    if kind < HEALTHY_SHARE + NOBODY_SHARE + TWO_FAULTS_SHARE:
-        return _two(base, rng)
-    fault, causes, slowdown = _single(base, int(rng.integers(base.ranks)), rng)
-    truth = answer("straggler", ranks=fault.ranks or (), causes=causes, onset=fault.start, sure=_sure(base, slowdown))
-    return _with(base, fault), truth
+    rng = np.random.default_rng([21, seed])
+    kind = str(rng.choice(list(KINDS), p=list(KINDS.values())))
+    if kind == "healthy":
+        return _recorded(jobs.job(rng, seed, max_ranks, Need()), (), "healthy", rng)
+    if kind == "two":
+        return _two(rng, seed, max_ranks)
+    faults = {"nobody": catalogue.NOBODYS, "wire": catalogue.WIRES, "rank": catalogue.RANKS}[kind]
+    name = str(rng.choice(list(faults)))
+    need, make = faults[name]
+    run = jobs.job(rng, seed, max_ranks, need)
+    drawn = make(_draw(rng, run, need, _slowdown(rng)))
+    return _recorded(run, (drawn,), name, rng)
 
 
-def _single(base: SyntheticRun, rank: int, rng: np.random.Generator) -> tuple[Fault, tuple[str, ...], float]:
-    """A fault of one rank, its causes, and how much slower it makes the rank."""
-    slowdown = float(np.exp(rng.uniform(np.log(1.02), np.log(5.0))))
-    own_us = sum(base.phases_us.values())
-    start = 0 if rng.random() < 0.4 else int(rng.integers(base.steps // 4, base.steps // 2))
-    which = rng.integers(8)
-    if which == 0:
-        share = min(0.8, 1 - 1 / slowdown)
-        return CpuHog(rank, share, start), ("cpu-contention",), 1 / (1 - share)
-    if which == 1:
-        return Quota(rank, us=(slowdown - 1) * own_us / 0.6, start=start), ("cgroup-throttling",), slowdown
-    if which == 2:
-        return Pinned(rank, slowdown, start=start), ("affinity",), slowdown
-    phase = list(_PHASE_CAUSES)[int(rng.integers(len(_PHASE_CAUSES)))]
-    return Slow(phase, (rank,), us=(slowdown - 1) * own_us, start=start), _PHASE_CAUSES[phase], slowdown
+def _draw(
+    rng: np.random.Generator, run: SyntheticRun, need: Need, slowdown: float, among: Sequence[int] | None = None
+) -> Draw:
+    """Whom a fault hits, how much, and when."""
+    rank = int(rng.choice(run.ranks if among is None else np.asarray(among)))
+    hit: tuple[int, ...] = (rank,)
+    if need.whole_node and run.nodes >= 4 and among is None and rng.random() < WHOLE_NODE_SHARE:
+        hit = tuple(int(r) for r in np.flatnonzero(run.node_of == run.node_of[rank]))
+    return Draw(run, hit, slowdown, jobs.when(rng, run.steps, need), rng)
 
 
-def _two(base: SyntheticRun, rng: np.random.Generator) -> tuple[SyntheticRun, Truth]:
-    """Two ranks with a plain fault each, in different phases."""
-    first, second = (int(r) for r in rng.choice(base.ranks, 2, replace=False))
-    own_us = sum(base.phases_us.values())
-    sizes = rng.uniform(0.3, 1.5, 2)
-    faults = (
-        Slow("backward", (first,), us=sizes[0] * own_us, end=base.steps // 2),
-        Slow("data_wait", (second,), us=sizes[1] * own_us, start=base.steps // 2),
-    )
-    return _with(base, *faults), answer("straggler", ranks=(first, second), sure=base.cv <= SURE_CV)
+def _slowdown(rng: np.random.Generator) -> float:
+    if rng.random() < FAINT_SHARE:
+        return float(rng.uniform(*FAINT))
+    return float(np.exp(rng.uniform(np.log(LEAST_SLOWDOWN), np.log(SLOWEST))))
 
 
-def _nobodys(base: SyntheticRun, rng: np.random.Generator) -> tuple[SyntheticRun, Truth]:
-    """Slow, but no rank's fault."""
-    own_us = sum(base.phases_us.values())
-    which = rng.integers(4)
-    if which == 0:
-        work = Slow("checkpoint", (0,), us=5 * own_us, every=20, start=10)
-        return _with(base, work), answer("none", causes=("checkpoint",))
-    if which == 1:
-        slower = Slow("forward", None, us=0.5 * own_us, start=base.steps // 2)
-        return _with(base, slower), answer("uniform", sure=base.cv <= SURE_CV)
-    if which == 2:
-        moving = Slow("unaccounted", None, us=2 * own_us, share=0.5, rotating=True)
-        return _with(base, moving), answer("rotating", "inconclusive")
-    pauses = Slow("gc", None, us=2 * own_us, share=0.3, rotating=True)
-    return _with(base, pauses), answer("rotating", "none")
+def _two(rng: np.random.Generator, seed: int, max_ranks: int) -> Recipe:
+    """Two faults at once: of two ranks, of one node, of one rank, or of a rank and of something else."""
+    run = jobs.job(rng, seed, max_ranks, Need(gpus=True, nodes=2, infiniband=False))
+    where = str(rng.choice(["two ranks", "one node", "one rank", "rank and network", "rank and nobody's"]))
+    first = _of(rng, run, catalogue.RANKS, None)
+    (rank,) = first.ranks
+    node = np.flatnonzero(run.node_of == run.node_of[rank])
+    if where == "rank and network":
+        second = _of(rng, run, catalogue.WIRES, None)
+    elif where == "rank and nobody's":
+        second = _of(rng, run, catalogue.NOBODYS, None)
+    elif where == "one rank" or len(node) == 1:
+        second = _of(rng, run, catalogue.RANKS, (rank,))
+    elif where == "one node":
+        second = _of(rng, run, catalogue.RANKS, [int(r) for r in node if r != rank])
+    else:
+        second = _of(rng, run, catalogue.RANKS, [r for r in range(run.ranks) if r != rank])
+    return _recorded(run, (first, second), f"two: {where}", rng)
 
 
-def nic_cases(count: int) -> Iterator[Case]:
-    """One node's interface gets slow; its node must be named where its sockets show it."""
-    for seed in range(count):
-        rng = np.random.default_rng([12, seed])
-        nodes = int(rng.integers(2, 9))
-        node = int(rng.integers(nodes))
-        run = SyntheticRun(ranks=4 * nodes, nodes=nodes, steps=300, seed=seed, faults=(SlowNic(node, start=150),))
-        ranks = frozenset(int(r) for r in np.flatnonzero(run.node_of == node))
-        truth = Truth(
-            frozenset({"straggler", "inconclusive"} if nodes == 2 else {"straggler"}),
-            tolerated=ranks,
-            causes=frozenset({"nic-bandwidth", "nic-degraded"}) if nodes > 2 else frozenset(),
-        )
-        yield Case(f"seed {seed}: slow interface of node {node} of {nodes}", truth, run.data)
+def _of(
+    rng: np.random.Generator,
+    run: SyntheticRun,
+    faults: dict[str, tuple[Need, Maker]],
+    among: Sequence[int] | None,
+) -> Drawn:
+    """One of the faults that are possible in a job as it is."""
+    possible = [(need, make) for need, make in faults.values() if _fits(run, need)]
+    need, make = possible[int(rng.integers(len(possible)))]
+    return make(_draw(rng, run, replace(need, whole_node=False), _slowdown(rng), among))
 
 
-def _with(base: SyntheticRun, *faults: Fault) -> SyntheticRun:
-    return SyntheticRun(
-        ranks=base.ranks,
-        steps=base.steps,
-        seed=base.seed,
-        cv=base.cv,
-        ar1=base.ar1,
-        spread=base.spread,
-        faults=faults,
+def _fits(run: SyntheticRun, need: Need) -> bool:
+    return (
+        need.gpus in (None, run.gpus)
+        and need.nodes <= run.nodes
+        and need.infiniband in (None, run.infiniband)
+        and need.stages in (0, run.stages)
     )
 
 
-def _sure(base: SyntheticRun, slowdown: float) -> bool:
-    return slowdown >= SURE_SLOWDOWN and base.cv <= SURE_CV and base.spread <= SURE_SPREAD and base.steps >= SURE_STEPS
+def _recorded(run: SyntheticRun, drawn: tuple[Drawn, ...], fault: str, rng: np.random.Generator) -> Recipe:
+    """The run with its faults and with counters as they are recorded, and what can be told from them."""
+    guilty = {rank for each in drawn for rank in each.ranks | each.tolerated}
+    nodes = {int(run.node_of[rank]) for rank in guilty}
+    odd = tuple(innocents.oddities(run, nodes, rng)) if not any(f.recipe for f in drawn) else ()
+    recording = jobs.recording(rng, run)
+    slowest = max((each.slowdown for each in drawn), default=1.0)
+    changes = {name: value for each in drawn for name, value in each.recipe.items()}
+    faults = (*odd, *(fault for each in drawn for fault in each.faults))
+    whole = replace(run, faults=faults, recording=recording, rate_hz=jobs.rate_hz(run, slowest), **changes)
+    seen = tuple(_without(each, recording.absent) for each in drawn)
+    return Recipe(whole, _truth(run, seen), _label(run, seen, fault))
 
 
-def _words(run: SyntheticRun) -> str:
-    faults = ", ".join(type(f).__name__ + (f" {f.phase}" if isinstance(f, Slow) else "") for f in run.faults)
-    return f"cv {run.cv:.3f}, spread {run.spread:.4f}, {faults or 'healthy'}"
+def _without(drawn: Drawn, absent: tuple[str, ...]) -> Drawn:
+    """What can be told where some of the evidence was not recorded."""
+    if not set(drawn.evidence) & set(absent):
+        return drawn
+    known = drawn.causes | drawn.places
+    if not drawn.blind:
+        return replace(drawn, causes=known)
+    # Without the counters of the network nobody can be told, but who is told must be right.
+    return replace(
+        drawn,
+        causes=known,
+        verdicts=drawn.verdicts | drawn.blind,
+        ranks=frozenset(),
+        when=None,
+        tolerated=drawn.tolerated | drawn.ranks,
+    )
+
+
+def _truth(run: SyntheticRun, drawn: tuple[Drawn, ...]) -> Truth:
+    if not drawn:
+        return Truth(frozenset({"none"}))
+    blamed = [each for each in drawn if each.ranks]
+    about = blamed or list(drawn)
+    verdicts = frozenset({"straggler"}) if blamed else frozenset().union(*(each.verdicts for each in drawn))
+    alone = about[0].when if len(drawn) == 1 else None
+    return Truth(
+        verdicts,
+        ranks=frozenset().union(*(each.ranks for each in blamed)),
+        tolerated=frozenset().union(*(each.tolerated for each in drawn)),
+        causes=frozenset().union(*(each.causes | each.places for each in about)),
+        onset=None if alone is None or alone.shape == "intermittent" else alone.start,
+        sure=len(drawn) == 1 and jobs.quiet(run) and all(_clear(each) for each in drawn),
+    )
+
+
+def _clear(drawn: Drawn) -> bool:
+    lasts = drawn.when is None or drawn.when.steps >= SURE_STEPS
+    return drawn.slowdown >= SURE_SLOWDOWN and lasts if drawn.ranks else False
+
+
+def _label(run: SyntheticRun, drawn: tuple[Drawn, ...], fault: str) -> Label:
+    right: dict[int, frozenset[str]] = {}
+    for each in drawn:
+        for rank in each.ranks:
+            right[rank] = right.get(rank, frozenset()) | each.causes
+    whens = [each.when.shape for each in drawn if each.when is not None]
+    return Label(
+        fault,
+        shape=" and ".join(whens),
+        slowdown=min((each.slowdown for each in drawn), default=1.0),
+        quiet=jobs.quiet(run),
+        right=right,
+        less=frozenset().union(*(each.places for each in drawn)),
+    )
+
+
+def _words(made: Recipe) -> str:
+    run, label = made.run, made.label
+    return (
+        f"{run.ranks} ranks, {run.steps} steps, cv {run.cv:.3f}, spread {run.spread:.4f}, {label.fault} "
+        f"{label.shape} {label.slowdown:.2f}x of {sorted(made.truth.ranks)[:9]}, {', '.join(sorted(made.truth.causes))}"
+    )

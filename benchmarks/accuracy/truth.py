@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Verdict
+
+if TYPE_CHECKING:
+    from label import Label
 
 ONSET_SLACK_STEPS = 3
 
@@ -44,11 +48,16 @@ def answer(*verdicts: str, ranks: tuple[int, ...] = (), causes: tuple[str, ...] 
 
 @dataclass(frozen=True)
 class Case:
-    """One labelled input; `load` raises `FileNotFoundError` where its data are not there."""
+    """One labelled input; `load` raises `FileNotFoundError` where its data are not there.
+
+    Attributes:
+        label: what a generated run is, for the figures per class.
+    """
 
     name: str
     truth: Truth
     load: Callable[[], RunData]
+    label: Label | None = None
 
 
 @dataclass(frozen=True)
