@@ -7,6 +7,7 @@ import pytest
 from starprof.analysis import diagnose
 from starprof.errors import InputError
 from starprof.importers.load import load
+from starprof.importers.traces import horovod_timeline
 
 
 def timeline(ready_us, *, steps=30, tensors=6, ranks=4, kind="ALLREDUCE"):
@@ -76,6 +77,25 @@ def test_the_same_events_as_a_compact_list_give_the_same_rows(read):
     events = timeline(late_rank_2, steps=3)
     lines, compact = read(written(events)), read(json.dumps(events))
     assert lines.collectives.equals(compact.collectives)
+
+
+def test_events_that_follow_each_other_on_one_line_of_any_length_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(horovod_timeline, "CHUNK_BYTES", 1000)
+    events = timeline(late_rank_2, steps=20)
+    head = [{"name": "process_name", "ph": "M", "pid": 0, "args": {"start_time_since_epoch_in_micros": 17}}]
+    tensors = "".join(json.dumps(e) + ",\n" for e in head + events[:7])
+    (tmp_path / "new.json").write_text("[\n" + tensors + ",".join(json.dumps(e) for e in events[7:]) + "]")
+    (tmp_path / "old.json").write_text(written(events))
+    new, old = (load([str(tmp_path / name)]) for name in ("new.json", "old.json"))
+    assert new.collectives.equals(old.collectives)
+    assert len(new.collectives) == 20 * 6 * 4
+
+
+def test_an_event_that_can_t_be_read_takes_no_other_one_with_it(read):
+    events = timeline(late_rank_2, steps=4, tensors=1)
+    texts = [json.dumps(e) for e in events]
+    texts.insert(8, '{"ph": "X", "name": 5, "ts": [], "pid": 1}')
+    assert read("[" + ",".join(texts) + "]").collectives.equals(read(written(events)).collectives)
 
 
 def test_negotiations_without_marks_are_told_with_the_way_to_see_them(read):

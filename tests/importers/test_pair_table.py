@@ -1,5 +1,7 @@
 """Tables and test output of pairs: what is taken from them, and what is guessed and said."""
 
+import json
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -105,6 +107,99 @@ def test_two_gpus_of_one_host_are_places(tmp_path):
     text = OUTPUT.format(first="n1", second="n1", large=200.0).replace("on n1 device  0", "on n1 device  7", 1)
     rows, _ = rows_and_note(tmp_path, text)
     assert rows[0][:2] == ("n1 GPU 7", "n1 GPU 0")
+
+
+def _widened(line, cells):
+    """A row with further cells behind both ways of the test."""
+    words = line.split()
+    return " ".join([*words[:-4], cells, *words[-4:], cells])
+
+
+def variant(name):
+    """The same test between n1 and n2, 88.5 GB/s, as other versions and launchers write it."""
+    text = OUTPUT.format(first="n1", second="n2", large="88.50")
+    lines = text.splitlines()
+    if name == "mpirun --tag-output":
+        return "\n".join(f"[1,0]<stdout>:{line}" for line in lines)
+    if name == "srun --label":
+        return "\n".join(f" 0: {line}" for line in lines)
+    if name == "mpiexec -prepend-rank":
+        return "\n".join(f"[0] {line}" for line in lines)
+    if name == "with time stamps":
+        ends = {7: " timestamp", 8: " %Y-%m-%d %H:%M:%S", 9: " 2026-07-09 16:03:21", 10: " 2026-07-09 16:03:25"}
+        return "\n".join(line + ends.get(i, "") for i, line in enumerate(lines))
+    if name == "with times of single iterations":
+        names, row = "  i_min   i_max   i_p99   i_cv%", "  90.1  99.2  98.3  1.25"
+        wide = {7: lines[7].replace("#wrong", "#wrong" + names)} | {i: _widened(lines[i], row) for i in (9, 10)}
+        return "\n".join(wide.get(i, line) for i, line in enumerate(lines))
+    if name == "2.9, no root, errors instead of #wrong":
+        old = {7: lines[7].replace("#wrong", "error").replace("  root", "")}
+        old |= {i: lines[i].replace("     -1", "") for i in (9, 10)}
+        return "\n".join(old.get(i, line).replace("Group  0 ", "") for i, line in enumerate(lines))
+    if name == "no sum in the rows of an exchange":
+        return "\n".join(line.replace("    sum      -1", "") if i in (9, 10) else line for i, line in enumerate(lines))
+    assert name == "pasted without #"
+    return text.replace("# ", " ").replace("#\n", "\n")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mpirun --tag-output",
+        "srun --label",
+        "mpiexec -prepend-rank",
+        "with time stamps",
+        "with times of single iterations",
+        "2.9, no root, errors instead of #wrong",
+        "no sum in the rows of an exchange",
+        "pasted without #",
+    ],
+)
+def test_output_of_other_versions_and_launchers_is_the_same(tmp_path, name):
+    rows, _ = rows_and_note(tmp_path, variant(name))
+    assert [row[:2] for row in rows] == [("n1", "n2")]
+    assert rows[0][2] == 88.5
+
+
+def test_processes_that_did_not_find_each_other_tested_no_link(tmp_path):
+    text = OUTPUT.format(first="n1", second="n2", large=88.5).replace("Rank  1", "Rank  0")
+    with pytest.raises(InputError, match="did not find each other"):
+        rows_and_note(tmp_path, text)
+
+
+def result_file(hosts, bus_bw, **more):
+    devices = [{"rank": r, "group": 0, "pid": 7, "hostname": h, "device": 0} for r, h in enumerate(hosts)]
+    rows = [
+        {"size": size, "count": size // 4, "type": "float", "redop": "sum", "root": "    -1",
+         "out_of_place": {"time": 9.0, "alg_bw": rate, "bus_bw": rate, "nwrong": 0.0},
+         "in_place": {"time": 9.0, "alg_bw": rate, "bus_bw": rate, "nwrong": None}}
+        for size, rate in ((1024, 1.5), (1 << 30, bus_bw))
+    ]  # fmt: skip
+    return json.dumps(
+        {"version": 3, "start_time": "2026-07-09 16:03:21", "args": ["./build/all_reduce_perf", "-J", "x"],
+         "env": ["A=b"], "nccl_version": 22902, "config": {"nthreads": 1, "devices": devices}, "results": rows, **more}
+    )  # fmt: skip
+
+
+def test_the_json_file_of_nccl_tests_is_read_like_its_table(tmp_path):
+    for other, rate in (("n2", 88.5), ("n3", 49.5)):
+        (tmp_path / f"{other}.json").write_text(result_file(("n1", other), rate))
+    table = load([str(tmp_path)]).link_tests
+    assert table["second"].tolist() == ["n2", "n3"]
+    assert table["bytes_per_s"].tolist() == [88.5e9, 49.5e9]
+    assert table["kind"].tolist() == ["all_reduce"] * 2
+
+
+@pytest.mark.parametrize("cut", [0.5, 0.9])
+def test_a_json_file_that_is_cut_off_is_refused_in_one_line(tmp_path, cut):
+    text = result_file(("n1", "n2"), 88.5)
+    with pytest.raises(InputError, match="cut off"):
+        rows_and_note(tmp_path, text[: int(cut * len(text))], name="result.json")
+
+
+def test_a_json_file_without_results_is_no_test(tmp_path):
+    with pytest.raises(InputError, match="no bandwidth test"):
+        rows_and_note(tmp_path, result_file(("n1", "n2"), 88.5, results=[]), name="result.json")
 
 
 def test_a_test_over_many_hosts_is_no_test_of_a_pair(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import cast
@@ -94,6 +94,7 @@ class Stream:
             form: dict(zip(FIELDS, np.array(kept, np.float64).reshape(-1, len(FIELDS)).T, strict=True))
             for form, kept in self.rows.items()
         }
+        makers: Sequence[Callable[[int | str, Table], Records | None]]
         makers = (_stated, partial(_from_rates, batch=batch), _from_bars, _from_stamps)
         for directness, make in enumerate(makers):
             made = [r for form, table in tables.items() if (r := make(form, table)) is not None]

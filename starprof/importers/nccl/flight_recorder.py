@@ -16,6 +16,7 @@ from starprof.errors import InputError
 from starprof.importers.base import run_of
 from starprof.importers.nccl.flight_entries import MAX_NAME, Rows, count
 from starprof.importers.nccl.pickles import read_pickle
+from starprof.importers.parts import SeveralJobsError, by_overlap
 from starprof.importers.source import Source
 from starprof.model import ranklists
 from starprof.model.rundata import RankInfo, RunData
@@ -44,7 +45,8 @@ def read(sources: Sequence[Source]) -> RunData:
     """Read the dumps of one job.
 
     Raises:
-        InputError: a dump can't be read or says nothing about its rank, or dumps of several jobs come together.
+        SeveralJobsError: a rank comes twice.
+        InputError: a dump can't be read or says nothing about its rank.
     """
     rows = Rows()
     infos: dict[int, RankInfo] = {}
@@ -54,7 +56,8 @@ def read(sources: Sequence[Source]) -> RunData:
         dump = _load(source)
         rank = _rank(source, dump)
         if rank in owner:
-            raise InputError(_twice(rank, owner[rank], source, sources))
+            told = {s: frozenset({_rank(s, _load(s))}) for s in sources}
+            raise SeveralJobsError(_twice(rank, owner[rank], source, sources), by_overlap(told))
         owner[rank] = source
         infos[rank] = RankInfo(rank=rank, node=0, host=_host(dump), backend="nccl")
         if not rows.add(rank, dump, source.name):

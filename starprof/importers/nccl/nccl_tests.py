@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from starprof.importers.source import Source
 from starprof.model.collectives import UNKNOWN, kind
 
-MARKS = (b"nThread", b"Avg bus bandwidth", b"Using devices")
+MARKS = (b" nGpus ", b"Avg bus bandwidth", b"# Using devices")
 MAX_PLACES = 100_000
 
-_DEVICE = re.compile(r"#\s*Rank\s+\d+.*?\son\s+(\S+)\s+device\s+(\d+)")
-_AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*([0-9.eE+-]+)")
-_STARTS = re.compile(r"#\s*(nThread|Collective test starting:\s*(\S+))")
+_DEVICE = re.compile(r"#?\s*Rank\s+(\d{1,9})\s.*?\son\s+(\S+)\s+device\s+(\d+)")
+_PREFIX = re.compile(r"\s*(?:\[\d+,\d+\]<std(?:out|err)>:|\d{1,7}:\s|\[\d{1,7}\]\s)\s?")
+"""What mpirun --tag-output, srun --label and mpiexec -prepend-rank put before each line."""
+_AVERAGE = re.compile(r"#?\s*Avg bus bandwidth\s*:\s*([0-9.eE+-]+)")
+_STARTS = re.compile(r"#?\s*(nThread\s|Collective test starting:\s*(\S+))")
 _TEST = re.compile(
     r"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|sendrecv|reduce|gather|scatter)", re.IGNORECASE
 )
@@ -30,6 +32,8 @@ class Block:
         size: bytes of the largest message.
         rates: bus bandwidth at that size, GB/s.
         average: of all sizes, as the test prints it; GB/s.
+        ranks: those of `places`.
+        apart: a rank comes twice: processes that did not find each other wrote into one output.
     """
 
     places: list[tuple[str, str]] = field(default_factory=list)
@@ -37,6 +41,8 @@ class Block:
     size: int = -1
     rates: list[float] = field(default_factory=list)
     average: float | None = None
+    ranks: set[int] = field(default_factory=set)
+    apart: bool = False
 
     @property
     def rate(self) -> float | None:
@@ -53,7 +59,7 @@ class Block:
 def recognises(source: Source) -> bool:
     """Text with the lines that nccl-tests prints around its results."""
     head = source.head
-    return b"#" in head and (any(mark in head for mark in MARKS) or (b"busbw" in head and b"algbw" in head))
+    return any(mark in head for mark in MARKS) or all(word in head for word in (b"#", b"busbw", b"algbw"))
 
 
 def blocks(source: Source) -> Iterator[Block]:
@@ -62,40 +68,52 @@ def blocks(source: Source) -> Iterator[Block]:
     Raises:
         InputError: the file can't be read.
     """
-    block, columns = Block(), 0
-    for line in source.text_lines():
+    block = Block()
+    rates: tuple[int, ...] = ()
+    for whole in source.text_lines():
+        found = _PREFIX.match(whole)
+        line = whole[found.end() :] if found is not None else whole
         start = _STARTS.search(line)
         if start is not None and (block.rate is not None or block.places):
             if block.rate is not None:
                 yield block
             block = Block(name=block.name if block.rate is None else "")
         if start is not None and start.group(2):
-            block.name = _name(start.group(2))
-        columns = line.count("busbw") or columns
-        _read(block, line, columns)
+            block.name = name_of(start.group(2))
+        rates = _rate_columns(line) or rates
+        _read(block, line, rates)
     if block.rate is not None:
         yield block
 
 
-def _read(block: Block, line: str, columns: int) -> None:
-    device = _DEVICE.search(line)
+def _rate_columns(line: str) -> tuple[int, ...]:
+    """Where a row has its bus bandwidths, counted from its end, by the line that names the columns.
+
+    Columns in front may be empty, so that only the end of a row is certain; a time stamp there is two cells.
+    """
+    names = line.replace("#wrong", "wrong").lstrip("# \t").split() if "busbw" in line else []
+    behind = len(names) + (1 if names[-1:] == ["timestamp"] else 0)
+    return tuple(at - behind for at, name in enumerate(names) if name == "busbw")
+
+
+def _read(block: Block, line: str, rates: Sequence[int]) -> None:
+    device = _DEVICE.match(line)
     if device is not None and len(block.places) < MAX_PLACES:
-        block.places.append((device.group(1)[:100], device.group(2)))
+        block.apart |= int(device.group(1)) in block.ranks
+        block.ranks.add(int(device.group(1)))
+        block.places.append((device.group(2)[:100], device.group(3)))
         return
     average = _AVERAGE.search(line)
     if average is not None:
         block.average = _rate(average.group(1))
         return
     cells = line.split()
-    if not columns or line.lstrip().startswith("#") or len(cells) < 4 * columns + 1 or not cells[0].isascii():
+    if not rates or len(cells) < 1 - rates[-1] or not cells[0].isascii() or not cells[0].isdigit():
         return
-    if not cells[0].isdigit() or len(cells[0]) > 18:
-        return
-    # From the end: time, algbw, busbw and the number of wrong elements, out of place and in place.
-    found = [_rate(cells[-2 - 4 * i]) for i in range(columns)]
-    rates = [rate for rate in found if rate is not None]
-    if rates and int(cells[0]) >= block.size:
-        block.size, block.rates = int(cells[0]), rates
+    found = [_rate(cells[at]) for at in rates if len(cells) > -at]
+    told = [rate for rate in found if rate is not None]
+    if told and len(cells[0]) <= 18 and int(cells[0]) >= block.size:
+        block.size, block.rates = int(cells[0]), told
 
 
 def _rate(text: str) -> float | None:
@@ -106,12 +124,8 @@ def _rate(text: str) -> float | None:
     return value if 0 <= value < 1e9 else None
 
 
-def _name(test: str) -> str:
-    found = _TEST.search(test)
+def name_of(text: str) -> str:
+    """The test that a program's or a file's name tells, "" when it tells none."""
+    found = _TEST.search(text)
     what = kind(found.group(1)) if found is not None else UNKNOWN
     return "" if what == UNKNOWN else what
-
-
-def name_of_file(name: str) -> str:
-    """The test that a file name tells, "" when it tells none."""
-    return _name(name)

@@ -14,7 +14,7 @@ import pandas as pd
 
 from starprof.errors import InputError
 from starprof.importers.base import run_of
-from starprof.importers.nccl import nccl_tests
+from starprof.importers.nccl import nccl_tests, nccl_tests_json
 from starprof.importers.nccl.pair_columns import Columns, from_header, split_pair, unit_of
 from starprof.importers.source import Source
 from starprof.model.collectives import UNKNOWN, kind
@@ -26,6 +26,7 @@ NAME = "link-tests"
 MAX_ROWS = 1_000_000
 MAX_NAME = 100
 SEEN_LINES = 20
+_APART = "the processes did not find each other (a rank comes twice: nccl-tests built without MPI?)"
 _NUMBER = re.compile(r"[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?")
 _NAMED = re.compile(r"pair|bandwidth|busbw|link|nccl", re.IGNORECASE)
 
@@ -37,6 +38,7 @@ class _Tests:
     rows: list[tuple[str, str, float, str | None]] = field(default_factory=list)
     notes: dict[str, None] = field(default_factory=dict)
     skipped: int = 0
+    apart: int = 0
 
     def add(self, first: str, second: str, bytes_per_s: float, label: str | None, source: Source) -> None:
         if len(self.rows) >= MAX_ROWS:
@@ -48,7 +50,7 @@ def recognises(source: Source) -> bool:
     """nccl-tests output, or a table whose first lines hold two places and a bandwidth."""
     if b"\0" in source.head:
         return False
-    if nccl_tests.recognises(source):
+    if nccl_tests.recognises(source) or nccl_tests_json.recognises(source):
         return True
     lines = [line for line in source.head.decode("utf-8", errors="replace").splitlines() if _is_row(line)]
     if len(source.head) >= 1 << 16:
@@ -71,22 +73,30 @@ def read(sources: Sequence[Source]) -> RunData:
     """
     tests = _Tests()
     for source in sources:
-        if nccl_tests.recognises(source):
-            _read_output(source, tests)
+        if nccl_tests_json.recognises(source):
+            _read_output(source, nccl_tests_json.blocks(source), tests)
+        elif nccl_tests.recognises(source):
+            _read_output(source, nccl_tests.blocks(source), tests)
         else:
             _read_table(source, tests)
     if not tests.rows:
         over = f", but {tests.skipped} over more than two places: pairs are needed" if tests.skipped else ""
+        over += f"; {_APART} in {tests.apart}" if tests.apart else ""
         raise InputError(f"{sources[0].name}: no bandwidth test between two places{over}")
     if tests.skipped:
         tests.notes[f"{tests.skipped} tests over more than two places left out"] = None
+    if tests.apart:
+        tests.notes[f"{tests.apart} tests left out: {_APART}"] = None
     frame = pd.DataFrame(tests.rows, columns=list(LINK_TEST.names))
     run = run_of(NAME, sources, link_tests=frame, unavailable=[("steps", "bandwidth tests are no steps of a job")])
     return replace(run, info={**run.info, "note": "; ".join(tests.notes)})
 
 
-def _read_output(source: Source, tests: _Tests) -> None:
-    for block in nccl_tests.blocks(source):
+def _read_output(source: Source, blocks: Iterable[nccl_tests.Block], tests: _Tests) -> None:
+    for block in blocks:
+        if block.apart:
+            tests.apart += 1
+            continue
         ends = block.ends
         if not ends:
             named = split_pair(re.sub(r"\.\w+$", "", source.base))
@@ -97,7 +107,7 @@ def _read_output(source: Source, tests: _Tests) -> None:
         if len(ends) != 2 or block.rate is None:
             tests.skipped += 1
             continue
-        label = block.name or nccl_tests.name_of_file(source.base) or None
+        label = block.name or nccl_tests.name_of(source.base) or None
         tests.add(ends[0], ends[1], block.rate * 1e9, label, source)
         tests.notes["bus bandwidth at the largest message"] = None
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from starprof.errors import InputError
 from starprof.importers.base import run_of
+from starprof.importers.parts import SeveralJobsError, each_its_own
 from starprof.importers.source import Source
 from starprof.model import collectives as kinds
 from starprof.model.ranklists import listed
@@ -30,10 +31,12 @@ from starprof.model.tables.trace import COLLECTIVE
 
 NAME = "horovod-timeline"
 
-MAX_LINE = 64 << 20
+CHUNK_BYTES = 4 << 20
+MAX_EVENT_BYTES = 16 << 20
 MAX_EVENTS = 50_000_000
 _NEGOTIATES = "NEGOTIATE_"
 _RANK = re.compile(r"\d{1,7}")
+_BETWEEN = re.compile(rb"(?<=\})\s*(?:,\s*)?(?=\{)")
 _BEGIN, _READY, _END = 0, 1, 2
 
 Floats = NDArray[np.float64]
@@ -63,12 +66,14 @@ def read(sources: Sequence[Source]) -> RunData:
     """Read the timeline that rank 0 has written.
 
     Raises:
-        InputError: several timelines, no negotiation in it, or nothing that can be read.
+        SeveralJobsError: there are several timelines.
+        InputError: no negotiation in it, or nothing that can be read.
     """
     if len(sources) > 1:
-        raise InputError(
+        raise SeveralJobsError(
             f"{len(sources)} Horovod timelines ({sources[0].base}, {sources[1].base}, ...): name the one that rank 0 "
-            "has written, it holds all ranks"
+            "has written, it holds all ranks",
+            each_its_own(sources),
         )
     marks = _Marks()
     for event in _events(sources[0]):
@@ -88,26 +93,47 @@ def read(sources: Sequence[Source]) -> RunData:
 
 
 def _events(source: Source) -> Iterator[Event]:
-    """Events of a list with one event a line, as Horovod writes it, or with several; the last line may be cut."""
-    count = 0
-    for line in source.text_lines(MAX_LINE):
-        text = line.strip().removeprefix("[").removesuffix("]").strip().removesuffix(",")
-        if not text:
-            continue
-        for event in _decoded(text):
-            count += 1
+    """Events of a list; the last one may be cut.
+
+    Horovod starts a new line only where a tensor comes up for the first time: all later events are one line.
+    """
+    count, rest = 0, b""
+    with source.open() as stream:
+        while piece := stream.read(CHUNK_BYTES):
+            rest += piece
+            end = _last_end(rest)
+            for event in _decoded(rest[:end]):
+                count += 1
+                yield event
+            rest = rest[end:]
             if count > MAX_EVENTS:
                 raise InputError(f"{source.name} holds more than {MAX_EVENTS} events")
-            yield event
+            if len(rest) > MAX_EVENT_BYTES:
+                raise InputError(f"{source.name} is no timeline: an event of more than {MAX_EVENT_BYTES} bytes")
+    yield from _decoded(rest)
 
 
-def _decoded(text: str) -> list[Event]:
+def _last_end(text: bytes) -> int:
+    """Where the last event that another one follows ends; 0 when there is none."""
+    for reach in (1 << 16, len(text)):
+        found = max((m.start() for m in _BETWEEN.finditer(text, max(0, len(text) - reach))), default=0)
+        if found:
+            return found
+    return 0
+
+
+def _decoded(text: bytes) -> list[Event]:
+    """Events between commas; those that can't be read are left out."""
+    bare = text.strip().removeprefix(b"[").removesuffix(b"]").strip(b", \r\n\t")
     try:
-        return [_decode_event(text)]
+        return _decode_events(b"[" + bare + b"]")
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
-        pass
+        return [event for one in _BETWEEN.split(bare) for event in _decoded_one(one)]
+
+
+def _decoded_one(text: bytes) -> list[Event]:
     try:
-        return _decode_events(f"[{text}]")
+        return [_decode_event(text.strip().removeprefix(b"[").removesuffix(b"]"))]
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         return []
 
