@@ -1,17 +1,21 @@
-"""`starprof analyze PATH...`: the verdict on what other tools have recorded."""
+"""`starprof analyze PATH...`: the verdict on what other tools have recorded, for each job in it."""
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from starprof.cli.price import GPU_HOUR_PRICE, priced
+from starprof.errors import InputError
 
 if TYPE_CHECKING:
-    from starprof.model.rundata import RunData
+    from starprof.cli.jobs import Done, Outputs
+    from starprof.importers.jobs import Jobs
 
 
 def register(app: typer.Typer) -> None:
@@ -20,49 +24,93 @@ def register(app: typer.Typer) -> None:
 
 
 def analyze(
-    paths: list[str] = typer.Argument(metavar="PATH...", help="Files, folders, globs or archives of one job."),
+    paths: list[str] = typer.Argument(metavar="PATH...", help="Files, folders, globs or archives, of one job or many."),
     source_format: str | None = typer.Option(None, "--format", help="Format, when the content does not tell."),
-    output: Path | None = typer.Option(None, "-o", "--output", metavar="RUN", help="Keep the run as RUN.starprof."),
-    html: Path | None = typer.Option(None, "--html", metavar="FILE", help="Write the report as a web page."),
-    as_json: bool = typer.Option(False, "--json", help="Print exactly the verdict object as JSON."),
+    output: Path | None = typer.Option(
+        None, "-o", "--output", metavar="RUN", help="Keep the run as RUN.starprof; several jobs as RUN-JOB.starprof."
+    ),
+    html: Path | None = typer.Option(
+        None,
+        "--html",
+        metavar="FILE",
+        help="Write the report as a web page, and of several jobs one each.",
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print the verdict object as JSON, of several jobs all."),
     gpu_hour_price: float | None = GPU_HOUR_PRICE,
     force: bool = typer.Option(False, "--force", help="Overwrite files that exist."),
 ) -> None:
     """Say who is slow in traces, logs and counters that you already have."""
-    from starprof.analysis import diagnose
-    from starprof.cli.summary import show
-    from starprof.importers.load import load
-    from starprof.reports import html as page
+    from starprof.cli.jobs import Outputs, run_target
+    from starprof.importers.jobs import opened
     from starprof.reports import write
-    from starprof.reports.words import file_size
-    from starprof.spool.layout import RUN_SUFFIX
 
-    target = output.with_name(output.name.removesuffix(RUN_SUFFIX) + RUN_SUFFIX) if output is not None else None
-    for file in (target, html):
+    outputs = Outputs(run_target(output), html, force)
+    for file in (outputs.run, html):
         if file is not None:
             write.check_target(file, force=force)
-    run = load(paths, source_format)
-    verdict = priced(diagnose(run), gpu_hour_price)
-    if target is not None:
-        _save(run, target)
-        print(f"Wrote {target} ({file_size(target.stat().st_size)})", file=sys.stderr)
-    if html is not None:
-        size = write.write(html, page.render(run, verdict))
-        print(f"Wrote {html} ({file_size(size)})", file=sys.stderr)
-    show(run, verdict, as_json=as_json)
+    with opened(paths, source_format) as jobs, outputs.open():
+        done = _diagnosed(jobs, outputs, gpu_hour_price)
+        _show(done, jobs.left, outputs, as_json=as_json)
 
 
-def _save(run: RunData, target: Path) -> None:
-    """Write the run beside its place and move it there: a run that is already there stays until then."""
-    import tempfile
+def _diagnosed(jobs: Jobs, outputs: Outputs, gpu_hour_price: float | None) -> list[Done]:
+    """Every job's verdict; its run is gone when the next one is read."""
+    from starprof.analysis import diagnose
+    from starprof.cli.jobs import Done
+    from starprof.cli.summary import rendered
+    from starprof.importers.jobs import Failed
+    from starprof.reports.overview import note_of
 
-    from starprof.errors import RunFileError
-    from starprof.store.save import save_run
+    done: list[Done] = []
+    for job, run in jobs.each():
+        if isinstance(run, Failed):
+            done.append(Done(job, None, error=run.reason))
+            continue
+        verdict = priced(diagnose(run), gpu_hour_price)
+        outputs.make(len(done), run, verdict)
+        done.append(Done(job, verdict, rendered(run, verdict), note_of(run)))
+    return done
 
-    try:
-        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as place:
-            made = Path(place) / target.name
-            save_run(run, made)
-            made.replace(target)
-    except OSError as error:
-        raise RunFileError(f"can't write {target}: {error.strerror or error}") from error
+
+def _show(done: list[Done], left: Mapping[str, str], outputs: Outputs, *, as_json: bool) -> None:
+    if len(done) == 1:
+        _show_one(done[0], outputs, as_json=as_json)
+    else:
+        _show_all(done, left, outputs, as_json=as_json)
+
+
+def _show_one(one: Done, outputs: Outputs, *, as_json: bool) -> None:
+    from starprof.reports.plain import printable
+
+    if one.verdict is None:
+        raise InputError(one.error)
+    outputs.place([""], "")
+    if not as_json:
+        sys.stdout.write(one.text)
+        return
+    if one.note:
+        print(f"starprof: {printable(one.note)}", file=sys.stderr)
+    print(json.dumps(one.verdict.to_json(), indent=2))
+
+
+def _show_all(done: list[Done], left: Mapping[str, str], outputs: Outputs, *, as_json: bool) -> None:
+    from starprof.cli.jobs import beside, fit_names, told
+    from starprof.cli.summary import terminal_here
+    from starprof.importers.jobs import names_of
+    from starprof.model.jobs import to_json
+    from starprof.reports import overview
+
+    names = names_of([one.job for one in done])
+    jobs, files = told(names, done), fit_names(names, done)
+    if all(one.verdict is None for one in done):
+        raise InputError(f"{len(done)} jobs, and none of them can be read: {done[0].error}")
+    pages = [beside(outputs.page, file).name if file and outputs.page else "" for file in files]
+    outputs.place(files, overview.page(jobs, pages, left))
+    if as_json:
+        print(json.dumps(to_json(jobs, left), indent=2))
+        return
+    terminal = terminal_here()
+    sys.stdout.write(overview.lines(jobs, left, terminal))
+    for number, (name, one) in enumerate(zip(names, done, strict=True), 1):
+        if one.text:
+            sys.stdout.write(overview.heading(name, number, len(done), terminal) + one.text)

@@ -16,6 +16,7 @@ from starprof.cli.price import GPU_HOUR_PRICE, priced
 if TYPE_CHECKING:
     from starprof.model.rundata import RunData
     from starprof.model.verdict import Verdict
+    from starprof.reports.terminal import Terminal
 
 
 def register(app: typer.Typer) -> None:
@@ -41,17 +42,29 @@ def summary(
 
 def show(data: RunData, verdict: Verdict, *, as_json: bool) -> None:
     """Print a verdict on stdout. The JSON has no place for what to know about the run itself: that goes to stderr."""
-    from starprof.reports import terminal
     from starprof.reports.plain import printable
 
-    if as_json:
-        if data.info["note"]:
-            print(f"starprof: {printable(str(data.info['note']))}", file=sys.stderr)
-        print(json.dumps(verdict.to_json(), indent=2))
+    if not as_json:
+        sys.stdout.write(rendered(data, verdict))
         return
-    target = terminal.Terminal(
+    if data.info["note"]:
+        print(f"starprof: {printable(str(data.info['note']))}", file=sys.stderr)
+    print(json.dumps(verdict.to_json(), indent=2))
+
+
+def rendered(data: RunData, verdict: Verdict) -> str:
+    """The summary as it is printed on this terminal."""
+    from starprof.reports import terminal
+
+    return terminal.render(data, verdict, terminal_here())
+
+
+def terminal_here() -> Terminal:
+    """Where stdout goes."""
+    from starprof.reports.terminal import Terminal
+
+    return Terminal(
         width=shutil.get_terminal_size().columns,
         color=sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb",
         encoding=sys.stdout.encoding or "ascii",
     )
-    sys.stdout.write(terminal.render(data, verdict, target))

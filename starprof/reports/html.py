@@ -22,6 +22,8 @@ from starprof.reports.material import Material
 from starprof.reports.pack import squeeze
 from starprof.reports.sections import SECTIONS
 
+_NO_SCRIPTS = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+
 
 def render(run: RunData, verdict: Verdict) -> str:
     """The page for one run; the same input gives the same text.
@@ -56,6 +58,36 @@ def render(run: RunData, verdict: Verdict) -> str:
             f'<script type="text/plain" id="starprof-data">{material.pack.container({"charts": charts})}</script>',
             f'<script type="text/plain" id="starprof-plotly">{_squeezed(library)}</script>',
             f"<script>{script}</script>",
+            "</body>",
+            "</html>",
+            "",
+        )
+    )
+
+
+def plain_page(title: str, body: str) -> str:
+    """A page without charts or scripts.
+
+    Args:
+        title: of the window.
+        body: escaped HTML.
+    """
+    return "\n".join(
+        (
+            "<!DOCTYPE html>",
+            '<html lang="en">',
+            "<head>",
+            '<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{_NO_SCRIPTS}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="referrer" content="no-referrer">',
+            f"<title>{text(title)} - starprof</title>",
+            f"<style>{_asset('report.css')}</style>",
+            "</head>",
+            "<body>",
+            '<div class="top"><span class="brand">starprof</span></div>',
+            f"<main>{body}</main>",
+            "<footer>Written by starprof. This file loads nothing and sends nothing.</footer>",
             "</body>",
             "</html>",
             "",

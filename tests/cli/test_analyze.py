@@ -219,3 +219,74 @@ def test_what_nobody_reads_is_named(logs, analyze):
     (logs / "notes.bin").write_bytes(b"\x00\x01")
     (logs / "empty.log").write_bytes(b"")
     assert "not read: empty.log (empty), notes.bin" in analyze(logs, "--json")[2]
+
+
+@pytest.fixture
+def two_jobs(tmp_path):
+    """A folder with two jobs."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    for name, stalled in (("calm", ()), ("stalled", (20, 41))):
+        seconds = [5.0 if i in stalled else 2.5 + 0.01 * (i % 5) for i in range(60)]
+        (folder / f"{name}.mllog").write_text(mllog(seconds))
+    return folder
+
+
+def test_several_jobs_are_an_overview_and_then_each_ones_findings(two_jobs, analyze):
+    code, out, _ = analyze(two_jobs)
+    assert code == 0
+    overview, *each = out.split("\n---")
+    assert overview.splitlines()[0] == "2 jobs"
+    assert [line.split()[0] for line in overview.splitlines()[1:]] == ["calm", "stalled"]
+    assert ["1 of 2" in each[0], "2 of 2" in each[1]] == [True, True]
+
+
+def test_json_of_several_jobs_is_the_documented_envelope(two_jobs, analyze):
+    (two_jobs / "README").write_text("nothing\n")
+    code, out, _ = analyze(two_jobs, "--json")
+    found = json.loads(out)
+    assert (code, found["schema"]) == (0, 1)
+    assert [job["name"] for job in found["jobs"]] == ["calm", "stalled"]
+    assert [job["verdict"]["verdict"] for job in found["jobs"]] == ["none", "inconclusive"]
+    assert found["jobs"][0]["files"] == [str(two_jobs / "calm.mllog")]
+    assert [left["file"].rpartition("/")[2] for left in found["not_read"]] == ["README"]
+
+
+def test_each_of_several_jobs_is_what_it_is_alone(two_jobs, analyze):
+    together = json.loads(analyze(two_jobs, "--json")[1])["jobs"][0]["verdict"]
+    assert together == json.loads(analyze(two_jobs / "calm.mllog", "--json")[1])
+
+
+def test_several_jobs_get_a_run_file_and_a_page_each(two_jobs, analyze, tmp_path):
+    code, _, _ = analyze(two_jobs, "-o", tmp_path / "run", "--html", tmp_path / "page.html")
+    assert code == 0
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_file()) == [
+        "page-calm.html",
+        "page-stalled.html",
+        "page.html",
+        "run-calm.starprof",
+        "run-stalled.starprof",
+    ]
+    page = (tmp_path / "page.html").read_text()
+    assert 'href="page-stalled.html"' in page
+    assert "<script" not in page
+
+
+def test_nothing_is_written_when_one_of_the_files_is_there(two_jobs, analyze, tmp_path):
+    (tmp_path / "run-stalled.starprof").write_text("mine")
+    code, out, err = analyze(two_jobs, "-o", tmp_path / "run")
+    assert (code, out) == (2, "")
+    assert "run-stalled.starprof exists" in err
+    assert not (tmp_path / "run-calm.starprof").exists()
+
+
+def test_hostile_names_of_jobs_stay_inert(tmp_path, analyze):
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    for name in (f"{ESCAPE}a", "<b>&amp;", "..", "....csv"):
+        (folder / f"{name}.mllog").write_text(mllog([2.5] * 20))
+    code, out, _ = analyze(folder, "-o", tmp_path / "run", "--html", tmp_path / "page.html")
+    assert code == 0
+    assert "\x1b" not in out
+    assert "<b>" not in (tmp_path / "page.html").read_text()
+    assert all(p.parent == tmp_path for p in tmp_path.rglob("run-*"))

@@ -228,15 +228,7 @@ def test_a_rank_that_comes_twice_is_refused_with_both_names(tmp_path):
         load([write(tmp_path / "job", {"a": traces[0], "b": traces[0]}, name="{}.json")])
 
 
-def test_of_several_jobs_the_one_with_most_ranks_is_read_and_the_rest_is_named(tmp_path):
-    write(tmp_path / "job", SMALL.traces())
-    write(tmp_path / "job", {0: Job(world=4, steps=1, calls=1).traces()[0]}, name="other{}.json")
-    run = load([str(tmp_path / "job")])
-    assert len(run.ranks) == 2
-    assert "other0.json" in limits(run)
-
-
-def test_two_jobs_with_equally_many_ranks_are_refused(tmp_path):
+def test_traces_of_two_world_sizes_are_refused_as_one_job(tmp_path):
     write(tmp_path / "job", {0: SMALL.traces()[0]})
     write(tmp_path / "job", {0: Job(world=4, steps=1, calls=1).traces()[0]}, name="other{}.json")
     with pytest.raises(InputError, match="traces of 2 jobs"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ import pandas as pd
 
 from starprof.errors import InputError
 from starprof.importers.base import run_of
+from starprof.importers.parts import SeveralJobsError, by_overlap
 from starprof.importers.source import Source
 from starprof.importers.traces.kineto_events import Floats
 from starprof.importers.traces.kineto_rank import RankTrace, read_rank
@@ -29,6 +31,10 @@ NAME = "kineto"
 _MARKS = (b"ProfilerStep#", b'"cpu_op"', b'"user_annotation"', b'"kernel"', b'"gpu_memcpy"', b'"cuda_runtime"')
 _HEADER_MARKS = (b'"schemaVersion"', b'"distributedInfo"', b'"deviceProperties"')
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_. ]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_HEAD_IDENTITY = re.compile(
+    rb'"distributedInfo"\s*:\s*\{\s*"backend"\s*:\s*"(?P<backend>[^"]*)"\s*,\s*"rank"\s*:\s*(?P<rank>\d{1,7})\s*,'
+    rb'\s*"world_size"\s*:\s*(?P<size>\d{1,7})\s*(?:\}|,\s*(?P<config>"pg_co))'
+)
 _MAX_RANKS = 1 << 20
 
 
@@ -48,8 +54,10 @@ def read(sources: Sequence[Source]) -> RunData:
     """Read the traces of one job.
 
     Raises:
-        InputError: nothing in them can be read, ranks can't be told apart, or they are of several jobs.
+        SeveralJobsError: they are of several jobs.
+        InputError: nothing in them can be read, or ranks can't be told apart.
     """
+    _refuse_several(sources)
     limits: list[tuple[str, str]] = []
     traces = list(_readable(sources, limits))
     ranks, traces = _ranks(traces, limits)
@@ -90,9 +98,10 @@ def _ranks(traces: list[RankTrace], limits: list[tuple[str, str]]) -> tuple[list
     """Rank of each trace of one job, rising, and the traces in that order.
 
     Raises:
-        InputError: a rank can't be told or comes twice, or there are several jobs and no one to prefer.
+        SeveralJobsError: a rank comes twice, or there are several jobs.
+        InputError: a rank can't be told.
     """
-    traces = _one_job(traces, limits)
+    _check_one_job(traces)
     found = [_rank(trace, alone=len(traces) == 1) for trace in traces]
     assumed = [t.source.base for t in traces if _told_rank(t) is None]
     if assumed:
@@ -102,7 +111,9 @@ def _ranks(traces: list[RankTrace], limits: list[tuple[str, str]]) -> tuple[list
     for i, j in itertools.pairwise(order):
         if found[i] == found[j]:
             one, other = traces[i].source.name, traces[j].source.name
-            raise InputError(f"rank {found[i]} comes twice, in {one} and {other}: name the files of one capture only")
+            told = {trace.source: frozenset({rank}) for trace, rank in zip(traces, found, strict=True)}
+            words = f"rank {found[i]} comes twice, in {one} and {other}: name the files of one capture only"
+            raise SeveralJobsError(words, by_overlap(told))
     return [found[i] for i in order], [traces[i] for i in order]
 
 
@@ -136,22 +147,42 @@ def _distributed(trace: RankTrace) -> Mapping[str, Any]:
     return info if isinstance(info, dict) else {}
 
 
-def _one_job(traces: list[RankTrace], limits: list[tuple[str, str]]) -> list[RankTrace]:
-    """The traces of the job that most ranks are there of."""
-    jobs: dict[object, list[RankTrace]] = {}
+def _refuse_several(sources: Sequence[Source]) -> None:
+    """Several jobs are told by the heads where these name world size and rank: before anything long is read.
+
+    Raises:
+        SeveralJobsError: there are several.
+    """
+    told = {source: _HEAD_IDENTITY.search(source.head) for source in sources}
+    sure = {source: found for source, found in told.items() if found is not None}
+    if len(sure) < len(told):
+        return
+    jobs: dict[bytes, list[Source]] = {}
+    for source, found in sure.items():
+        jobs.setdefault(found["size"] + found["backend"] + (found["config"] or b""), []).append(source)
+    parts = [p for job in jobs.values() for p in by_overlap({s: frozenset({sure[s]["rank"]}) for s in job})]
+    if len(jobs) > 1:
+        names_of = "; ".join(_some([s.base for s in job]) for job in jobs.values())
+        words = f"traces of {len(jobs)} jobs (world size or backend differ): name those of one: {names_of}"
+        raise SeveralJobsError(words, parts)
+    if len(parts) > 1:
+        rank, _ = Counter(found["rank"] for found in sure.values()).most_common(1)[0]
+        one, other, *_ = (s.name for s, found in sure.items() if found["rank"] == rank)
+        words = f"rank {int(rank)} comes twice, in {one} and {other}: name the files of one capture only"
+        raise SeveralJobsError(words, parts)
+
+
+def _check_one_job(traces: list[RankTrace]) -> None:
+    """Traces of other world sizes or backends are of other jobs."""
+    jobs: dict[object, list[Source]] = {}
     for trace in traces:
         told = _distributed(trace)
         key = (_world_size(trace), str(told.get("backend")), "pg_config" in told) if told else None
-        jobs.setdefault(key, []).append(trace)
-    if len(jobs) == 1:
-        return traces
-    ordered = sorted(jobs.values(), key=lambda job: -len({_told_rank(t) for t in job}))
-    sizes = [len({_told_rank(t) for t in job}) for job in ordered]
-    names_of = "; ".join(_some([t.source.base for t in job]) for job in ordered)
-    if sizes[0] == sizes[1]:
-        raise InputError(f"traces of {len(jobs)} jobs (world size or backend differ): name those of one: {names_of}")
-    limits.append(("other jobs", f"traces of {len(jobs)} jobs: only the one with most ranks was read, of {names_of}"))
-    return ordered[0]
+        jobs.setdefault(key, []).append(trace.source)
+    if len(jobs) > 1:
+        names_of = "; ".join(_some([source.base for source in job]) for job in jobs.values())
+        words = f"traces of {len(jobs)} jobs (world size or backend differ): name those of one: {names_of}"
+        raise SeveralJobsError(words, list(jobs.values()))
 
 
 def _some(items: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from starprof.errors import InputError
 from starprof.importers.base import run_of
+from starprof.importers.parts import SeveralJobsError, by_folder, each_its_own
 from starprof.importers.source import Source
 from starprof.importers.workers import csv_rows
 from starprof.model import collectives as names
@@ -45,13 +46,16 @@ def read(sources: Sequence[Source]) -> RunData:
     """Read the analysis of one job.
 
     Raises:
-        InputError: a file can't be understood, or there are several of a kind.
+        SeveralJobsError: there are several of a kind.
+        InputError: a file can't be understood.
     """
     tables = [s for s in sources if not s.head.lstrip().startswith(b"{")]
     operations = [s for s in sources if s not in tables]
     for same in (tables, operations):
         if len(same) > 1:
-            raise InputError(f"{same[0].name} and {same[1].name} are of two analyses: name one")
+            told = f"{same[0].name} and {same[1].name} are of two analyses: name one"
+            folders = by_folder(sources)
+            raise SeveralJobsError(told, folders if len(folders) > 1 else each_its_own(sources))
     limits: list[tuple[str, str]] = []
     rows, stages = _step_rows(tables[0]) if tables else ([], [])
     if tables and not rows:

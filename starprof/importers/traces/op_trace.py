@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from starprof.errors import InputError
 from starprof.importers.base import run_of
+from starprof.importers.parts import SeveralJobsError, each_its_own
 from starprof.importers.source import Source
 from starprof.model.rundata import WORLD_SIZE, RankInfo, RunData
 
@@ -58,11 +59,13 @@ def read(sources: Sequence[Source]) -> RunData:
     """Read the trace of one job.
 
     Raises:
-        InputError: there are several, or it can't be understood.
+        SeveralJobsError: there are several.
+        InputError: it can't be understood.
     """
     if len(sources) > 1:
         names = ", ".join(s.base for s in sources[:_NAMED]) + (", ..." if len(sources) > _NAMED else "")
-        raise InputError(f"{len(sources)} op traces, each of a job of its own ({names}): name one of them")
+        told = f"{len(sources)} op traces, each of a job of its own ({names}): name one of them"
+        raise SeveralJobsError(told, each_its_own(sources))
     source = sources[0]
     table = _table(source)
     kinds, codes = _operation_names(source, table)

@@ -9,6 +9,7 @@ import pandas as pd
 
 from starprof.errors import InputError
 from starprof.importers.base import run_of
+from starprof.importers.parts import SeveralJobsError, each_its_own
 from starprof.importers.source import Source
 from starprof.importers.workers import csv_rows
 from starprof.model import collectives as names
@@ -34,6 +35,7 @@ def read(sources: Sequence[Source]) -> RunData:
     """Read the tables of one job; single calls are preferred to summaries of the same.
 
     Raises:
+        SeveralJobsError: there are tables of several reports.
         InputError: no table tells ranks, or holds a usable row.
     """
     single = [s for s in sources if set(csv_rows.header(s.head)) >= _CALLS]
@@ -43,7 +45,8 @@ def read(sources: Sequence[Source]) -> RunData:
             f"{sources[0].name} tells no ranks: name nccl_summary_long.csv (or nccl_long.csv) of the same report"
         )
     if len(chosen) > 1:
-        raise InputError(f"{chosen[0].name} and {chosen[1].name} are tables of two reports: name one")
+        told = f"{chosen[0].name} and {chosen[1].name} are tables of two reports: name one"
+        raise SeveralJobsError(told, each_its_own(chosen))
     rows, left = [], 0
     for row in csv_rows.rows(chosen[0]):
         made = _call(row) if single else _statistic(row)

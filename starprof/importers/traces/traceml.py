@@ -19,6 +19,7 @@ import pandas as pd
 
 from starprof.errors import InputError
 from starprof.importers.base import WALL, run_of
+from starprof.importers.parts import SeveralJobsError, each_its_own
 from starprof.importers.source import Source
 from starprof.model.columns import row
 from starprof.model.rundata import MEASURED_BY, STEPS_PER_RECORD, WORLD_SIZE, RankInfo, RunData
@@ -56,11 +57,13 @@ def read(sources: Sequence[Source]) -> RunData:
     """Read one run's summary.
 
     Raises:
-        InputError: several summaries, a damaged one, or one without step times of any rank.
+        SeveralJobsError: there are several summaries.
+        InputError: a damaged one, or one without step times of any rank.
     """
     if len(sources) > 1:
         names = ", ".join(s.name for s in sources[:3]) + (", ..." if len(sources) > 3 else "")
-        raise InputError(f"{len(sources)} summaries ({names}), each of a run of its own: name one")
+        words = f"{len(sources)} summaries ({names}), each of a run of its own: name one"
+        raise SeveralJobsError(words, each_its_own(sources))
     source = sources[0]
     content = _content(source)
     section = _dict(content.get("step_time")) if "step_time" in content else content

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from starprof.errors import InputError
 from starprof.importers.base import run_of
+from starprof.importers.parts import SeveralJobsError, each_its_own
 from starprof.importers.source import Source
 from starprof.model.rundata import RankInfo, RunData
 
@@ -50,11 +51,13 @@ def read(sources: Sequence[Source]) -> RunData:
     """One series per rank.
 
     Raises:
-        InputError: no such file, several of them, or series that don't fit together.
+        SeveralJobsError: there are several files.
+        InputError: no such file, or series that don't fit together.
     """
     if len(sources) > 1:
         names = ", ".join(s.base for s in sources[:3]) + (", ..." if len(sources) > 3 else "")
-        raise InputError(f"{len(sources)} recordings of data loading ({names}): name the one of the sink's readiness")
+        told = f"{len(sources)} recordings of data loading ({names}): name the one of the sink's readiness"
+        raise SeveralJobsError(told, each_its_own(sources))
     source = sources[0]
     times, series = _series(source, _content(source))
     values = np.array(list(series.values()))

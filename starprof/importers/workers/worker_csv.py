@@ -15,6 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from starprof.errors import InputError
+from starprof.importers.parts import SeveralJobsError, each_its_own
 from starprof.importers.source import Source
 from starprof.importers.workers.worker_columns import (
     MAX_NAME,
@@ -51,13 +52,15 @@ def read(sources: Sequence[Source]) -> RunData:
     """One table with all workers of one job.
 
     Raises:
+        SeveralJobsError: there are several tables.
         InputError: it can't be understood, or holds no times of workers.
     """
     tables = [(source, _layout(source)) for source in sources]
     if len(tables) > 1:
-        raise InputError(
+        raise SeveralJobsError(
             f"{len(tables)} tables of worker times ({', '.join(s.base for s, _ in tables[:3])}"
-            f"{', ...' if len(tables) > 3 else ''}) are several jobs, or parts of one: name one, or join the parts"
+            f"{', ...' if len(tables) > 3 else ''}) are several jobs, or parts of one: name one, or join the parts",
+            each_its_own(sources),
         )
     source, layout = tables[0]
     if is_variation(source, layout):

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
 
 from starprof.errors import InputError
+from starprof.importers.parts import SeveralJobsError, by_folder, folders_of
 from starprof.importers.source import Source
 from starprof.importers.workers.worker_columns import holds_no_waiting, is_whole_step
 from starprof.importers.workers.worker_table import STEP_INDEX, Records, unit_of, worker_run
@@ -65,13 +66,31 @@ def read(sources: Sequence[Source]) -> RunData:
         InputError: no times, temperatures only, or far too many lines.
     """
     log = _Log()
+    told: dict[Source, frozenset[Hashable]] = {}
     for source in sources:
+        before = len(log.workers)
         log.read(source)
+        told[source] = frozenset(log.workers[before:])
+    _refuse_several(told)
     if not log.workers:
         what = "temperatures only" if log.cores else "no line with a worker and a time"
         raise InputError(f"{sources[0].name} has {what}: give the log that tells each worker's times")
     key = log.main_key()
     return worker_run(NAME, sources, log.records(key))
+
+
+def _refuse_several(told: dict[Source, frozenset[Hashable]]) -> None:
+    """Files of one folder may go on with each other; the same worker in several folders is of several runs.
+
+    Raises:
+        SeveralJobsError: there are such folders.
+    """
+    folders: dict[tuple[str, ...], frozenset[Hashable]] = {}
+    for source, workers in told.items():
+        folders[folders_of(source)] = folders.get(folders_of(source), frozenset()) | workers
+    if sum(map(len, folders.values())) > len(frozenset().union(*folders.values())):
+        names = ", ".join("/".join(folder[-1:]) for folder in list(folders)[:3])
+        raise SeveralJobsError(f"logs of several runs, the same workers are in {names}: name one", by_folder([*told]))
 
 
 @dataclass
