@@ -7,13 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from starprof.analysis.causes.base import Case, Explanation, ms, pct
-from starprof.analysis.causes.contrast import OverSpan, over_span, rate
+from starprof.analysis.causes.contrast import NAN, OverSpan, Span, over_span, rate
 from starprof.analysis.causes.processes import CPU_PHASES, main_process
 from starprof.analysis.counters import numbers
 from starprof.model import causes
 
 MIN_FOREIGN_SHARE = 0.1
-"""A foreign process below this share of one core cannot be what slows a rank noticeably."""
+"""A foreign process below this share of one core is not what slows a rank, unless the rank waited hardly longer."""
+
+LEAST_FOREIGN_SHARE = 0.02
+FOREIGN_OF_DELAY = 0.5
+MORE_THREADS = 1.5
 
 NARROW_FACTOR = 0.5
 BUSY_CORE = 0.85
@@ -85,7 +89,7 @@ def explain_contention(case: Case) -> Explanation | None:
     share = min(1.0, gained / case.excess_s)
     if share < 0.1:
         return None
-    foreign = [use for row in case.rows for use in _foreign(case, row)]
+    foreign = [use for row in case.rows for use in _foreign(case, row, gained)]
     if not foreign:
         return _crowded(case, gained, share)
     name, pid, cpu, _ = max(foreign, key=lambda f: f[3])
@@ -118,7 +122,7 @@ def _crowded(case: Case, gained: float, share: float) -> Explanation | None:
         if (rows := main_process(case, row)) is not None
     )
     delayed = f"waiting for a CPU covers {pct(share)} ({ms(gained * 1e6)}), and no foreign process was seen"
-    if cores is None or not threads > cores:
+    if cores is None or not threads > cores or not (len(here) > cores or _more_threads(case)):
         return Explanation(causes.UNKNOWN, 0.0, (), "", "", partly=delayed)
     return Explanation(
         cause=causes.OVERSUBSCRIPTION,
@@ -132,6 +136,17 @@ def _crowded(case: Case, gained: float, share: float) -> Explanation | None:
         verify=f"run_delay_us of {case.who} should fall to that of its peers.",
         partly=delayed,
     )
+
+
+def _more_threads(case: Case) -> bool:
+    """Late ranks have more threads than their peers or than before: most of a process's threads only sleep."""
+
+    def count(row: int, span: Span) -> float:
+        rows = main_process(case, row)
+        return NAN if rows is None else case.counters.mean(rows, "threads", *span)
+
+    found = [over_span(case, row, count) for row in case.rows]
+    return any(part.known and part.now >= MORE_THREADS * part.usual_low for part in found)
 
 
 def _delay(case: Case, row: int) -> _Delay | None:
@@ -152,7 +167,7 @@ def _delay_rate(case: Case) -> OverSpan:
     return lambda row, span: rate(case.counters, main_process(case, row), "run_delay_us", span)
 
 
-def _foreign(case: Case, row: int) -> list[tuple[str, int, int, float]]:
+def _foreign(case: Case, row: int, delayed_s: float) -> list[tuple[str, int, int, float]]:
     """(name, pid, CPU, share of that CPU) of busy processes outside the job on CPUs that the rank runs on."""
     rows = main_process(case, row)
     info = case.own.infos[row]
@@ -170,7 +185,8 @@ def _foreign(case: Case, row: int) -> list[tuple[str, int, int, float]]:
         busy = use.amount / 1e6 / max((end - start) / 1e9, 1e-9)
         where = numbers(samples, "last_cpu")
         shared = np.isin(where, list(cpus))
-        if busy < MIN_FOREIGN_SHARE or not shared.any():
+        enough = busy >= LEAST_FOREIGN_SHARE and use.amount / 1e6 >= FOREIGN_OF_DELAY * delayed_s
+        if not (enough or busy >= MIN_FOREIGN_SHARE) or not shared.any():
             continue
         cpu = int(np.bincount(where[shared].astype(int)).argmax())
         found.append((_process_name(case, node, pid), int(pid), cpu, busy))

@@ -14,6 +14,7 @@ MIN_CORRECTED_PER_S = 1.0
 """Corrected errors below this rate cost no noticeable time: single bits flip in healthy memory too."""
 
 OUTSTANDING = 5.0
+AT_THE_ONSET = 0.9
 MIN_SPREAD = 0.5
 PIECES = 10
 
@@ -67,8 +68,7 @@ def _repaired(case: Case, row: int) -> _Repaired | None:
         if spread >= MIN_SPREAD:
             return _Repaired(f"had {corrected:.1f} corrected errors per second", spread)
     for column, words in (("remapped_rows", "had rows remapped"), ("ecc_uncorrected", "had uncorrectable errors")):
-        grown, usual = growth(column)
-        if grown > 0 and usual == 0 and _near_the_onset(case, row, column):
+        if _only_at_the_onset(case, row, column):
             return _Repaired(f"{words} when it became slow", 1.0)
     return None
 
@@ -83,13 +83,21 @@ def _spread(case: Case, row: int, column: str) -> float:
     return sum(seen) / len(seen) if seen else 0.0
 
 
-def _near_the_onset(case: Case, row: int, column: str) -> bool:
-    """All of the growth lies in the first tenth of the slow window: the slowness began with it."""
+def _only_at_the_onset(case: Case, row: int, column: str) -> bool:
+    """All of the growth lies about the begin of the slow window, and neither before it nor at the peers."""
     rows = samples_of(case, row)
     start, end = case.span_ns(row)
+    past = case.past_span_ns(row)
     if rows is None or case.window[0] == 0:
         return False
+    # The sample before the onset may lie well before it: that interval is not yet the healthy past.
     margin = (end - start) / PIECES
     whole = case.counters.grew(rows, column, start - margin, end).amount
     first = case.counters.grew(rows, column, start - margin, start + margin).amount
-    return whole > 0 and first >= 0.9 * whole
+    others = [rate(case.counters, samples_of(case, peer), column, case.span_ns(peer)) for peer in case.peers(row)]
+    if past is not None:
+        others.append(rate(case.counters, rows, column, (past[0], min(past[1], start - margin))))
+    known = [value for value in others if value == value]
+    if not known or not whole > 0 or first < AT_THE_ONSET * whole:
+        return False
+    return max(known) * (end - start) / 1e9 < (1.0 - AT_THE_ONSET) * whole
