@@ -13,27 +13,15 @@ from math import comb
 import numpy as np
 from scipy import stats
 
-from starprof.analysis.calls import words
 from starprof.analysis.arrays import Floats, Ints
+from starprof.analysis.calls import words
 from starprof.analysis.calls.matched_calls import Group, Matched, held_up_us, is_last, late_set, match_calls
 from starprof.analysis.peers import median_of_others
 from starprof.analysis.settings import Settings
+from starprof.analysis.trace_settings import CallSettings
 from starprof.model.collectives import MUTUAL, SEND_RECV
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Cost, Finding, Verdict
-
-MIN_STEPS = 4
-MIN_BLOCKS = 8
-"""Blocks of calls prove less than steps: many may lie in one step."""
-MIN_CALLS = 20
-MIN_SEEN = 0.75
-"""Share of a group's members whose traces must be there."""
-FALSE_ALARM = 5e-3
-"""Probability that ranks which are late in turn make one of them pass, over all groups and sets of ranks."""
-MAX_UNEVEN = 0.5
-"""Share of the lateness from which on calls with different amounts of data must be shown to end at once."""
-MAX_OWN_WAIT = 0.5
-"""Who waits elsewhere for this share of its lateness is late because of others."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +60,7 @@ def judge(run: RunData, settings: Settings, empty: Verdict) -> Verdict | None:
     if not single.any() or (not mutual.any() and not single.all()):
         return None  # sums over many calls say more than broadcasts
     ranks = np.array([r.rank for r in run.ranks], np.int64)
-    matched = match_calls(run.collectives, ranks)
+    matched = match_calls(run.collectives, ranks, settings.calls)
     steps = matched.steps
     empty = replace(empty, steps=(int(steps[0]), int(steps[-1])) if len(steps) else None)
     obstacle = words.obstacle(run, matched)
@@ -82,7 +70,7 @@ def judge(run: RunData, settings: Settings, empty: Verdict) -> Verdict | None:
     suspects = _suspects(matched, unit_us, settings)
     named = [s for s in suspects if not s.doubt]
     if named:
-        return _straggler(run, matched, unit_us, named, empty)
+        return _straggler(run, matched, unit_us, named, settings, empty)
     return _nobody(run, matched, unit_us, suspects, settings, empty)
 
 
@@ -121,8 +109,7 @@ def _suspects(matched: Matched, unit_us: float, settings: Settings) -> list[Susp
     """Ranks that hold up their groups, the most costly first; with the reason where they can't be named."""
     found = [_suspect(group, unit_us, settings) for group in matched.groups]
     suspects = [s for s in found if s is not None]
-    tests = len(matched.groups)
-    judged = [replace(s, doubt=s.doubt or _doubt(s, suspects, matched, tests)) for s in suspects]
+    judged = [replace(s, doubt=s.doubt or _doubt(s, suspects, matched, settings.calls)) for s in suspects]
     return sorted(judged, key=lambda s: -float(s.held_up_us.sum()))
 
 
@@ -143,25 +130,27 @@ def _suspect(group: Group, unit_us: float, settings: Settings) -> Suspect | None
     return Suspect(group, late, float(lateness.mean()), held_up_us(per_unit, late), float(last.mean()), chance, doubt)
 
 
-def _doubt(suspect: Suspect, suspects: list[Suspect], matched: Matched, tests: int) -> str:
+def _doubt(suspect: Suspect, suspects: list[Suspect], matched: Matched, settings: CallSettings) -> str:
     """Why a suspect can't be named; empty when it can."""
-    group = suspect.group
-    if len(group.rows) < MIN_SEEN * group.size:
+    group, spread = suspect.group, settings.max_spread_of_ends
+    if len(group.rows) < settings.min_seen * group.size:
         return words.few_seen(len(group.rows), group.size)
-    if len(matched.steps) and len(suspect.held_up_us) < MIN_STEPS:
-        return words.few_steps(len(suspect.held_up_us), MIN_STEPS)
-    if not len(matched.steps) and matched.units < MIN_BLOCKS:
+    if len(matched.steps) and len(suspect.held_up_us) < settings.min_steps:
+        return words.few_steps(len(suspect.held_up_us), settings.min_steps)
+    if not len(matched.steps) and matched.units < settings.min_blocks:
         return words.few_calls(matched.calls)
-    if group.dur_us.shape[1] < MIN_CALLS:
+    if group.dur_us.shape[1] < settings.min_calls:
         return words.few_calls(group.dur_us.shape[1])
-    if suspect.chance * tests > FALSE_ALARM:
+    if suspect.chance * len(matched.groups) > settings.false_alarm_rate:
         return words.by_chance(suspect.last, len(suspect.held_up_us), len(matched.steps) > 0)
-    if not group.end_together(suspect.late):
+    if not group.end_together(suspect.late, spread):
         return words.NOT_TOGETHER
-    if group.uneven_share(suspect.late) > MAX_UNEVEN and not group.end_together(suspect.late, one_clock=True):
+    if group.uneven_share(suspect.late) > settings.max_uneven_share and not group.end_together(
+        suspect.late, spread, one_clock=True
+    ):
         return words.UNEVEN
     late_there = {id(s.group) for s in suspects if set(s.rows.tolist()) & set(suspect.rows.tolist())}
-    if _wait_elsewhere_us(suspect, matched, late_there) > MAX_OWN_WAIT * suspect.lateness_us:
+    if _wait_elsewhere_us(suspect, matched, late_there) > settings.max_own_wait_share * suspect.lateness_us:
         return words.VICTIM
     return ""
 
@@ -177,13 +166,15 @@ def _wait_elsewhere_us(suspect: Suspect, matched: Matched, late_there: set[int])
     return sum(waits)
 
 
-def _straggler(run: RunData, matched: Matched, unit_us: float, named: list[Suspect], empty: Verdict) -> Verdict:
+def _straggler(
+    run: RunData, matched: Matched, unit_us: float, named: list[Suspect], settings: Settings, empty: Verdict
+) -> Verdict:
     rows = sorted({int(r) for s in named for r in s.rows})
     worst = named[0]
     seconds = float(worst.held_up_us.sum()) / 1e6
     share = min(0.99, float(worst.held_up_us.mean()) / unit_us)
     infos = [run.ranks[r] for r in rows]
-    cause, explained, more = words.phase_cause(run, rows, worst.lateness_us)
+    cause, explained, more = words.phase_cause(run, rows, worst.lateness_us, settings.min_cause_share)
     finding = Finding(
         kind="chronic",
         cause=cause,
@@ -198,7 +189,7 @@ def _straggler(run: RunData, matched: Matched, unit_us: float, named: list[Suspe
         evidence=(*words.lateness(run, matched, worst), words.counts(run, matched), *more),
         action=words.action(run, rows),
         verify=words.verify(run, rows, worst),
-        next="" if explained >= 0.8 else words.NEXT_CAUSE,
+        next="" if explained >= settings.min_cause_share else words.NEXT_CAUSE,
     )
     cost = Cost(round(seconds, 6), round(share, 6), round(seconds * len(run.ranks) / 3600.0, 9))
     reason = words.straggler_reason(run, rows, worst, share)
@@ -210,7 +201,9 @@ def _nobody(
 ) -> Verdict:
     """Nobody is named: because nobody is late, because it changes, or because it can't be told."""
     units = matched.units
-    enough = (units >= MIN_STEPS if len(matched.steps) else units >= MIN_BLOCKS) and matched.calls >= MIN_CALLS
+    limits = settings.calls
+    enough = units >= (limits.min_steps if len(matched.steps) else limits.min_blocks)
+    enough = enough and matched.calls >= limits.min_calls
     seen = all(len(g.rows) == g.size for g in matched.groups) and words.world_size(run) <= len(run.ranks)
     doubts = [s.doubt for s in suspects if s.doubt not in {words.NOT_PERSISTENT, words.VICTIM}]
     moving = max(_moving_us(g) for g in matched.groups) / unit_us
@@ -218,10 +211,10 @@ def _nobody(
     if enough and seen and not doubts:
         if moving < settings.min_rotating_cost_share:
             return replace(empty, verdict="none", reason=words.none_reason(matched, moving))
-        if matched.units >= MIN_BLOCKS:
+        if matched.units >= limits.min_blocks:
             return _rotating(run, matched, moving, unit_us, counts, empty)
         doubts = [words.MOVING]
-    reason = doubts[0] if doubts else _too_little(run, matched, seen)
+    reason = doubts[0] if doubts else _too_little(run, matched, limits.min_steps, seen=seen)
     finding = Finding(
         kind="one-off",
         cause="unknown",
@@ -231,13 +224,13 @@ def _nobody(
     return replace(empty, reason=f"{reason} {counts}", findings=(finding,))
 
 
-def _too_little(run: RunData, matched: Matched, seen: bool) -> str:
+def _too_little(run: RunData, matched: Matched, min_steps: int, *, seen: bool) -> str:
     if not seen:
         least = min(matched.groups, key=lambda g: len(g.rows) / g.size)
         partly = len(least.rows) < least.size
         return words.few_seen(*((len(least.rows), least.size) if partly else (len(run.ranks), words.world_size(run))))
-    if len(matched.steps) and matched.units < MIN_STEPS:
-        return words.few_steps(matched.units, MIN_STEPS)
+    if len(matched.steps) and matched.units < min_steps:
+        return words.few_steps(matched.units, min_steps)
     return words.few_calls(matched.calls)
 
 

@@ -15,13 +15,9 @@ import pandas as pd
 
 from starprof.analysis.arrays import Bools, Floats, Ints
 from starprof.analysis.peers import median_of_others
+from starprof.analysis.trace_settings import CallSettings
 from starprof.model.collectives import ALL_TO_ALL, MUTUAL, SEND_RECV
 from starprof.model.ranklists import from_listed
-
-CALLS_PER_BLOCK = 10
-MAX_BLOCKS = 40
-MAX_SPREAD_OF_ENDS = 0.5
-"""Ends of one call may differ by this share of the wait that it is about."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +76,14 @@ class Group:
         waited: Floats = self.dur_us - self.dur_us.min(axis=0)
         return waited
 
-    def end_together(self, members: list[int], *, one_clock: bool = False) -> bool:
+    def end_together(self, members: list[int], max_spread: float, *, one_clock: bool = False) -> bool:
         """Whether calls at which others waited for these rows end for all ranks at once.
 
         If they don't, the calls were not one collective, and who waited for whom can't be told.
 
         Args:
             members: rows of the group.
+            max_spread: ends of one call may differ by this share of the wait that it is about.
             one_clock: compare the ends as they are; otherwise aside from a constant offset of each rank's clock, and
                 True where starts are not told.
         """
@@ -98,8 +95,8 @@ class Group:
             ends -= np.median(ends, axis=1, keepdims=True)
         off = np.median(np.abs(ends), axis=0) + np.abs(ends[members]).max(axis=0)
         gap = self._gap_us(members)
-        agreeing = off <= MAX_SPREAD_OF_ENDS * gap
-        return bool(gap[agreeing].sum() >= MAX_SPREAD_OF_ENDS * gap.sum())
+        agreeing = off <= max_spread * gap
+        return bool(2 * gap[agreeing].sum() >= gap.sum())
 
     def uneven_share(self, members: list[int]) -> float:
         """Share of the lateness of these rows that calls carry in which ranks may exchange different amounts."""
@@ -138,12 +135,13 @@ class Matched:
         return sum(g.dur_us.shape[1] for g in self.groups)
 
 
-def match_calls(frame: pd.DataFrame, ranks: Ints) -> Matched:
+def match_calls(frame: pd.DataFrame, ranks: Ints, settings: CallSettings) -> Matched:
     """Join single calls by their group and sequence number.
 
     Args:
         frame: table `collective`.
         ranks: rank of each row of the run.
+        settings: thresholds.
     """
     single = frame[(frame["calls"] == 1) & np.isfinite(frame["dur_us"].astype(float))]
     stages = _stages(single)
@@ -158,7 +156,7 @@ def match_calls(frame: pd.DataFrame, ranks: Ints) -> Matched:
     groups, units = [], len(known)
     if not len(known):
         calls = max((t.shape[1] for _, t in kept), default=0)
-        units = min(calls // CALLS_PER_BLOCK, MAX_BLOCKS)
+        units = min(calls // settings.calls_per_block, settings.max_blocks)
     for key, table in kept:
         groups.append(_group(key, table, usable, ranks, known, max(units, 1)))
     left = sum(t.shape[1] for _, t in found) - sum(t.shape[1] for _, t in kept)

@@ -13,25 +13,14 @@ import numpy as np
 import pandas as pd
 
 from starprof.analysis.arrays import Floats, Ints
-from starprof.analysis.causes.base import ms, pct, rank_names
 from starprof.analysis.calls.matched_calls import late_set
+from starprof.analysis.causes.base import ms, pct, rank_names
 from starprof.analysis.settings import Settings
 from starprof.model import causes
 from starprof.model.collectives import ALL_TO_ALL, MUTUAL, UNKNOWN
 from starprof.model.ranklists import from_listed
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Cost, Finding, Verdict
-
-MIN_CALLS = 50
-MIN_SEEN = 0.75
-MIN_Z = 4.0
-CALLS_ALIKE = 10.0
-"""Calls of one step share its lateness: this many count as one observation."""
-MIN_SUM_LATENESS = 0.1
-"""Sums over an unknown number of steps: how much of the time a rank must be late by against the median of others."""
-MAX_LENGTHS_APART = 0.15
-MIN_STEPS = 4
-MAX_OWN_WAIT = 0.5
 
 
 @dataclass(frozen=True)
@@ -88,7 +77,7 @@ def judge(run: RunData, settings: Settings, empty: Verdict) -> Verdict | None:
     told = run.steps.steps
     known = rows["step"].notna().any()
     empty = replace(empty, steps=(int(told[0]), int(told[-1])) if len(told) and known else None)
-    groups = list(_groups(rows, np.array([r.rank for r in run.ranks], np.int64)))
+    groups = list(_groups(rows, np.array([r.rank for r in run.ranks], np.int64), settings.calls.calls_alike))
     if not groups:
         who = rank_names(tuple(r.rank for r in run.ranks))
         return replace(empty, reason=f"Collectives of {who} only: no two ranks of a group to compare.")
@@ -97,7 +86,7 @@ def judge(run: RunData, settings: Settings, empty: Verdict) -> Verdict | None:
     named = [(g, late) for g, (late, doubt) in zip(groups, found, strict=True) if late and not doubt]
     if named:
         group, late = max(named, key=lambda part: part[0].gap_us(part[1]))
-        return _straggler(run, group, late, wall_us, empty)
+        return _straggler(run, group, late, wall_us, settings, empty)
     doubts = [doubt for _, doubt in found if doubt]
     doubts += [_few(g) for g in groups if len(g.rows) < g.size]
     if doubts:
@@ -114,7 +103,7 @@ def judge(run: RunData, settings: Settings, empty: Verdict) -> Verdict | None:
     return replace(empty, verdict="none", reason=reason)
 
 
-def _groups(rows: pd.DataFrame, ranks: Ints) -> Iterator[Sums]:
+def _groups(rows: pd.DataFrame, ranks: Ints, calls_alike: float) -> Iterator[Sums]:
     texts = rows[["group_name", "ranks"]].fillna("").astype(str)
     for key, part in rows.groupby([texts["group_name"], texts["ranks"]], sort=False):
         calls = part["calls"].astype("Float64").to_numpy(np.float64, na_value=np.nan)
@@ -128,7 +117,7 @@ def _groups(rows: pd.DataFrame, ranks: Ints) -> Iterator[Sums]:
                 "name": part["name"].astype(str).to_numpy(),
                 "step": part["step"].astype("Float64").to_numpy(np.float64, na_value=np.nan),
                 "total": times * mean,
-                "variance": CALLS_ALIKE * times * _spread(part, mean) ** 2,
+                "variance": calls_alike * times * _spread(part, mean) ** 2,
                 "calls": calls,
             }
         )
@@ -176,24 +165,26 @@ def _suspect(
     run: RunData, group: Sums, groups: list[Sums], wall_us: float | None, settings: Settings
 ) -> tuple[list[int], str]:
     """Rows that wait least in a group, and why they can't be named; empty when they can (or when nobody is late)."""
-    if len(group.rows) < MIN_SEEN * group.size:
+    if len(group.rows) < settings.calls.min_seen * group.size:
         return [], _few(group)
     reference = wall_us or float(group.total_us.max())
     late = group.late(settings.min_cost_share * reference)
     if not late:
-        if np.ptp(group.total_us) < MIN_SUM_LATENESS * reference:
+        if np.ptp(group.total_us) < settings.calls.min_sum_lateness * reference:
             return [], ""
         return [], "Ranks wait differently long, but none clearly less than all others: no single one holds them up."
     if group.calls is None:
         return late, _doubt_of_sums(run, group, late, settings)
-    if group.calls < MIN_CALLS:
+    if group.calls < settings.calls.min_calls_of_means:
         return late, (
-            f"Only {group.calls:.0f} calls of a kind, {MIN_CALLS} or more are needed: who waits least in so few may be "
-            "chance."
+            f"Only {group.calls:.0f} calls of a kind, {settings.calls.min_calls_of_means} or more are needed: who "
+            "waits least in so few may be chance."
         )
-    if not group.gap_us(late) >= MIN_Z * float(np.hypot(group.error_us[late].max(), _next_error(group, late))):
+    if not group.gap_us(late) >= settings.calls.min_z * float(
+        np.hypot(group.error_us[late].max(), _next_error(group, late))
+    ):
         return late, "The ranks' times in collectives spread too much for their means to tell who waits least."
-    if _wait_elsewhere_us(group, late, groups) > MAX_OWN_WAIT * group.lateness_us(late):
+    if _wait_elsewhere_us(group, late, groups) > settings.calls.max_own_wait_share * group.lateness_us(late):
         return late, "The ranks that wait least in one group wait for others in another one."
     return late, ""
 
@@ -220,8 +211,10 @@ def _doubt_of_sums(run: RunData, group: Sums, late: list[int], settings: Setting
     """Sums over calls that were not counted: steps must show it, or the rank's own time must."""
     steps = group.steps.shape[1]
     if steps:
-        if steps < MIN_STEPS:
-            return f"Only {steps} step{'s' if steps > 1 else ''} recorded, {MIN_STEPS} or more are needed."
+        if steps < settings.calls.min_steps:
+            return (
+                f"Only {steps} step{'s' if steps > 1 else ''} recorded, {settings.calls.min_steps} or more are needed."
+            )
         share = float(np.isin(np.argmin(group.steps, axis=0), late).mean())
         if share < settings.min_late_windows:
             return "Who waits least changes from step to step."
@@ -229,21 +222,23 @@ def _doubt_of_sums(run: RunData, group: Sums, late: list[int], settings: Setting
     if duration is None or not np.isfinite(duration).all():
         return "How much the ranks did between their collectives is not told: who holds them up can't be checked."
     length = duration.sum(axis=1)
-    if np.ptp(length) > MAX_LENGTHS_APART * np.median(length):
+    if np.ptp(length) > settings.calls.max_lengths_apart * np.median(length):
         return "The ranks' times add up to different lengths: they are not of the same steps."
-    if group.lateness_us(late) < MIN_SUM_LATENESS * np.median(length):
+    if group.lateness_us(late) < settings.calls.min_sum_lateness * np.median(length):
         return "The ranks' times in collectives are too alike to tell from a single sum who waits least."
     return ""
 
 
-def _straggler(run: RunData, group: Sums, late: list[int], wall_us: float | None, empty: Verdict) -> Verdict:
+def _straggler(
+    run: RunData, group: Sums, late: list[int], wall_us: float | None, settings: Settings, empty: Verdict
+) -> Verdict:
     rows = sorted(int(r) for r in group.rows[late])
     infos = [run.ranks[r] for r in rows]
     who = rank_names(tuple(i.rank for i in infos))
     seconds = group.gap_us(late) / 1e6
     share = min(0.99, seconds * 1e6 / wall_us) if wall_us else 0.0
-    cause, covered, more = _own_time(run, group, late)
-    told = group.calls is not None or group.steps.shape[1] >= MIN_STEPS
+    cause, covered, more = _own_time(run, group, late, settings.min_cause_share)
+    told = group.calls is not None or group.steps.shape[1] >= settings.calls.min_steps
     finding = Finding(
         kind="chronic",
         cause=cause,
@@ -280,7 +275,7 @@ def _evidence(run: RunData, group: Sums, late: list[int]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _own_time(run: RunData, group: Sums, late: list[int]) -> tuple[str, float, tuple[str, ...]]:
+def _own_time(run: RunData, group: Sums, late: list[int], min_share: float) -> tuple[str, float, tuple[str, ...]]:
     """Whether the device computed longer or had nothing to do, where the records tell."""
     columns = run.steps.columns
     if not {"dur_us", "blocked_us", "unaccounted_us"} <= set(columns) or np.isnan(columns["unaccounted_us"]).all():
@@ -301,7 +296,7 @@ def _own_time(run: RunData, group: Sums, late: list[int]) -> tuple[str, float, t
         f"{pct(share)} of the difference is {text}: {ms(float(values[late].mean()))}, "
         f"its peers {ms(float(np.median(values[others])))} (median)."
     )
-    return (cause if share >= 0.8 else causes.UNKNOWN), share, (line,)
+    return (cause if share >= min_share else causes.UNKNOWN), share, (line,)
 
 
 def _limits(wall_us: float | None, told: bool) -> Iterator[str]:

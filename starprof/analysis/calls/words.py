@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from starprof.analysis.arrays import Floats
-from starprof.analysis.causes.base import ms, pct, rank_names
 from starprof.analysis.calls.matched_calls import Matched
+from starprof.analysis.causes.base import ms, pct, rank_names
 from starprof.model import causes
 from starprof.model.collectives import MUTUAL
 from starprof.model.rundata import RunData
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from starprof.analysis.calls.arrivals import Suspect
 
 SHOWN = 5
-MIN_COVERED = 0.8
 
 NOT_PERSISTENT = "Who arrives last changes from step to step."
 VICTIM = "The ranks that arrive last wait for others themselves."
@@ -135,7 +134,9 @@ def lateness(run: RunData, matched: Matched, suspect: Suspect) -> tuple[str, ...
     )
 
 
-def phase_cause(run: RunData, rows: list[int], lateness_us: float) -> tuple[str, float, tuple[str, ...]]:
+def phase_cause(
+    run: RunData, rows: list[int], lateness_us: float, min_share: float
+) -> tuple[str, float, tuple[str, ...]]:
     """The phase that carries the lateness where the trace tells phases: cause, covered share, evidence."""
     excess = {}
     for column, cause, text in _PHASE_CAUSES:
@@ -149,7 +150,7 @@ def phase_cause(run: RunData, rows: list[int], lateness_us: float) -> tuple[str,
     cause = max(excess, key=lambda c: excess[c][0])
     more, text = excess[cause]
     share = min(1.0, max(0.0, more / lateness_us))
-    if share < MIN_COVERED:
+    if share < min_share:
         return causes.UNKNOWN, share, (f"{pct(share)} of it lies in {text}.",) if share > 0.1 else ()
     return cause, share, (f"{pct(share)} of it lies in {text}: {ms(more)} more per step than its peers.",)
 
