@@ -12,6 +12,8 @@ pytest.importorskip("torch")
 from starprof.analysis import diagnose
 from starprof.importers.load import load
 
+pytestmark = pytest.mark.alone
+
 JOB = Path(__file__).with_name("ddp_job.py")
 
 
