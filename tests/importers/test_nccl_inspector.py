@@ -63,6 +63,28 @@ def calls(slow=None, count=40, ranks=4):
     ]
 
 
+def test_a_dump_that_tells_its_process_once_gives_the_same_rows(tmp_path):
+    for name in ("each", "once"):
+        (tmp_path / name).mkdir()
+    records = calls(slow=1, count=6)
+    each = load([write(tmp_path / "each", records)])
+    for rank in range(4):
+        lines = []
+        for one in (r for r in records if r["header"]["rank"] == rank):
+            about = {key: one[key] for key in ("header", "metadata")}
+            lines += [{**about, "dump_stats": {"coll_dropped": 0}}, {"coll_perf": one["coll_perf"]}]
+        (tmp_path / "once" / f"{rank}.log").write_text("\n".join(json.dumps(line) for line in lines))
+    once = load([str(tmp_path / "once")])
+    assert once.collectives.equals(each.collectives)
+    assert [r.pid for r in once.ranks] == [r.pid for r in each.ranks]
+
+
+def test_a_call_before_any_process_is_told_is_refused(tmp_path):
+    (tmp_path / "a.log").write_text('{"coll_perf": {"coll": "AllReduce", "coll_sn": 1}}\n' + json.dumps(calls()[0]))
+    with pytest.raises(InputError, match="first record"):
+        load([str(tmp_path)])
+
+
 @pytest.mark.parametrize("form", ["lines", "array", "spread"])
 def test_each_record_is_a_call_of_a_rank(tmp_path, form):
     run = load([write(tmp_path, calls(count=3), form)])

@@ -51,6 +51,13 @@ def test_enforced_limit_counts_before_the_set_one(source):
     assert run.samples["gpu_sample"]["power_limit_w"].tolist() == [250.0]
 
 
+def test_node_metrics_are_found_behind_thousands_of_other_lines(source):
+    others = "".join(f"# HELP node_arp_entries{i} ARP entries\nnode_arp_entries{i} 1\n" for i in range(3000))
+    run = prometheus.read([source(f"# HELP go_goroutines x\n{others}node_procs_running 3\n")])
+    assert run.samples["node_sample"]["runnable"].tolist() == [3]
+    assert prometheus.recognises(source(f"# HELP go_goroutines x\n{others}node_procs_running 3\n"))
+
+
 def test_change_of_the_last_xid_is_an_event(source):
     scrapes = [[gpu("DEV_XID_ERRORS", x), f"node_time_seconds {T0 + 15 * i}"] for i, x in enumerate((0, 0, 79, 79))]
     run = read(source, "\n".join(line for scrape in scrapes for line in scrape))

@@ -15,7 +15,10 @@ from starprof.importers.source import Source
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
 _ESCAPES = {"\\\\": "\\", '\\"': '"', "\\n": " "}
-_LINE = re.compile(rb"(?m)^(?:# (?:HELP|TYPE) )?(?:" + "|".join(PREFIXES).encode() + rb")\w*[ {]")
+_LINE = re.compile(
+    rb"(?m)^(?:(?:# (?:HELP|TYPE) )?(?:" + "|".join(PREFIXES).encode() + rb")\w*|# (?:HELP|TYPE) node_\w+)[ {]"
+)
+"""A metric that is known, or any of the node exporter: the known ones may come after hundreds of others."""
 _DIGITS = re.compile(r"\d{4}-?\d{2}-?\d{2}[T_ -]?\d{2}[:_-]?\d{2}[:_-]?\d{2}|\d{10}(?:\d{3})?(?:\.\d+)?")
 _MAX_LABELS = 200
 _SECOND_NS = 1_000_000_000

@@ -1,5 +1,7 @@
 """NCCL Inspector: one JSON record per collective of each process, with its time on the device.
 
+Up to version 4.2 each record tells its communicator and process; later ones tell them once per dump, in the record of
+the dump's statistics that comes before the others.
 Sequence numbers count each kind of call of a communicator for itself, so a communicator's calls of one kind make a
 group of table `collective`. Records name the rank within the communicator only: the communicator that holds all
 processes gives the global ranks.
@@ -31,6 +33,7 @@ MAX_WHOLE = 64 << 20
 """Files that are not one record a line are read whole."""
 MAX_NAME = 100
 MAX_DEVICES = 1 << 20
+_KEYS = (b'"coll_perf"', b'"p2p_perf"', b'"inspector_output_format_version"')
 ON_THE_DEVICE = "kernel"
 """How timing sources begin that tell when the device worked; the others tell when the host handed the call over."""
 
@@ -67,15 +70,15 @@ class _Collective(msgspec.Struct):
 
 
 class _Record(msgspec.Struct):
-    header: _Header
-    metadata: _Metadata
+    header: _Header | None = None
+    metadata: _Metadata | None = None
     coll_perf: _Collective | None = None
 
 
 def recognises(source: Source) -> bool:
     """JSON with the inspector's own keys."""
     head = source.head
-    return head.lstrip()[:1] in b"{[" and b'"header"' in head and (b'"coll_perf"' in head or b'"p2p_perf"' in head)
+    return head.lstrip()[:1] in b"{[" and b'"header"' in head and any(key in head for key in _KEYS)
 
 
 def read(sources: Sequence[Source]) -> RunData:
@@ -87,11 +90,16 @@ def read(sources: Sequence[Source]) -> RunData:
     rows = _Rows()
     cut = 0
     for source in sources:
+        header: _Header | None = None
+        metadata: _Metadata | None = None
         for record in _records(source):
             if record is None:
                 cut += 1
-            else:
-                rows.add(record, source)
+                continue
+            header, metadata = record.header or header, record.metadata or metadata
+            if header is None or metadata is None:
+                raise InputError(f"{source.name}: the first record does not tell its communicator and process")
+            rows.add(header, metadata, record.coll_perf, source)
     if not len(rows.columns["sequence"]):
         raise InputError(f"{sources[0].name}: no record of a collective (sends and receives tell nothing here)")
     ranks, note = rows.global_ranks()
@@ -173,16 +181,13 @@ class _Rows:
         }
     )
 
-    def add(self, record: _Record, source: Source) -> None:
+    def add(self, header: _Header, metadata: _Metadata, call: _Collective | None, source: Source) -> None:
         """Add one record.
 
         Raises:
             InputError: it contradicts itself or another one.
         """
-        header, call = record.header, record.coll_perf
-        process = self.processes.setdefault(
-            (record.metadata.hostname[:MAX_NAME], record.metadata.pid), len(self.processes)
-        )
+        process = self.processes.setdefault((metadata.hostname[:MAX_NAME], metadata.pid), len(self.processes))
         if not 0 <= header.rank < header.n_ranks <= MAX_DEVICES:
             raise InputError(f"{source.name}: rank {header.rank} of {header.n_ranks} in a communicator")
         comm = header.id[:MAX_NAME]
