@@ -177,7 +177,7 @@ def _label(run: SyntheticRun, drawn: tuple[Drawn, ...], fault: str) -> Label:
     return Label(
         fault,
         shape=" and ".join(whens),
-        slowdown=min((each.slowdown for each in drawn), default=1.0),
+        slowdown=min((each.slowdown for each in drawn if each.ranks or len(drawn) == 1), default=1.0),
         quiet=jobs.quiet(run),
         right=right,
         less=frozenset().union(*(each.places for each in drawn)),

@@ -40,7 +40,7 @@ def _of_host(draw: Draw, cause: str, *faults: Fault, evidence: tuple[str, ...], 
 def contention(draw: Draw) -> Drawn:
     """A foreign process on the rank's core."""
     share = min(0.8, 1.0 - 1.0 / draw.slowdown)
-    hogs = [CpuHog(rank, share, draw.when.start, draw.when.end) for rank in draw.hit]
+    hogs = [CpuHog(rank, share, draw.when.start, draw.when.end, draw.between(0.85, 1.1)) for rank in draw.hit]
     return _of_host(draw, causes.CPU_CONTENTION, *hogs, evidence=("process_sample",), slowdown=1.0 / (1.0 - share))
 
 
@@ -69,7 +69,10 @@ def frequency(draw: Draw) -> Drawn:
 def quota(draw: Draw) -> Drawn:
     """A cgroup quota stops the rank in bursts."""
     share = draw.between(0.5, 0.95)
-    limits = [Quota(rank, draw.extra_us / share, share, draw.when.start, draw.when.end) for rank in draw.hit]
+    limits = [
+        Quota(rank, draw.extra_us / share, share, draw.when.start, draw.when.end, draw.between(0.85, 1.1))
+        for rank in draw.hit
+    ]
     return _of_host(draw, causes.CGROUP_THROTTLING, *limits, evidence=("cgroup_sample", "cgroup"))
 
 

@@ -70,7 +70,7 @@ def _of_all(draw: Draw, cause: str, fault: Fault | tuple[Fault, ...], kind: str,
 def shaped(draw: Draw) -> Drawn:
     """One node's interface sends slowly; its sockets' packets queue."""
     us = _longer_us(draw)
-    nic = SlowNic(_node(draw), us, draw.when.start, draw.when.end)
+    nic = SlowNic(_node(draw), us, draw.when.start, draw.when.end, caught=draw.between(0.65, 1.0))
     return _of_node(draw, causes.NIC_BANDWIDTH, nic, us, SOCKETS)
 
 
@@ -78,7 +78,7 @@ def degraded(draw: Draw) -> Drawn:
     """One node's interface negotiated a lower speed."""
     speed = int(draw.rng.choice([5_000, 2_500, 1_000]))
     us = draw.run.transfer_us * (NIC_SPEED_MBIT / speed - 1.0) * draw.between(0.9, 1.0)
-    nic = SlowNic(_node(draw), us, draw.when.start, draw.when.end, speed_mbit=speed)
+    nic = SlowNic(_node(draw), us, draw.when.start, draw.when.end, speed_mbit=speed, caught=draw.between(0.65, 1.0))
     return _of_node(draw, causes.NIC_DEGRADED, nic, us, SOCKETS)
 
 
@@ -110,7 +110,8 @@ def path(draw: Draw) -> Drawn:
 def all_paths(draw: Draw) -> Drawn:
     """All links between the nodes are slow alike: a switch, or too much traffic on it."""
     us = _longer_us(draw) / draw.run.nodes
-    nics = tuple(SlowNic(node, us, draw.when.start, draw.when.end) for node in range(draw.run.nodes))
+    caught = draw.between(0.65, 1.0)
+    nics = tuple(SlowNic(node, us, draw.when.start, draw.when.end, caught=caught) for node in range(draw.run.nodes))
     return _of_all(draw, causes.NETWORK_PATH, nics, "uniform", SOCKETS)
 
 

@@ -97,12 +97,17 @@ def _spread_over_cpu(phases: Mapping[str, Floats], rank: int, weight: Floats) ->
 
 @dataclass(frozen=True, slots=True)
 class CpuHog:
-    """A foreign process on the rank's core takes `share` of it; the rank waits in the run queue meanwhile."""
+    """A foreign process on the rank's core takes `share` of it; the rank waits in the run queue meanwhile.
+
+    Attributes:
+        counted: share of that waiting that the scheduler's counter shows.
+    """
 
     rank: int
     share: float = 0.5
     start: int = 0
     end: int | None = None
+    counted: float = 1.0
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -119,13 +124,18 @@ class CpuHog:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A cgroup quota stops the rank in bursts: `share` of the steps lose `us` each, spread over its CPU phases."""
+    """A cgroup quota stops the rank in bursts: `share` of the steps lose `us` each, spread over its CPU phases.
+
+    Attributes:
+        counted: share of that time that the group's counter shows.
+    """
 
     rank: int
     us: float = 40_000.0
     share: float = 0.6
     start: int = 0
     end: int | None = None
+    counted: float = 1.0
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -168,6 +178,7 @@ class SlowNic:
     Attributes:
         seen: False hides the sockets' evidence (no counters could tell whose interface it is).
         speed_mbit: link speed the interface falls to; None = it keeps its nominal one (shaped, not degraded).
+        caught: share of the sockets' samples that catch packets waiting.
     """
 
     node: int
@@ -176,6 +187,7 @@ class SlowNic:
     end: int | None = None
     seen: bool = True
     speed_mbit: int | None = None
+    caught: float = 1.0
 
     @property
     def ranks(self) -> None:

@@ -85,7 +85,7 @@ class Sampling:
         total = np.zeros((self.run.ranks, self.run.steps))
         for fault, part in zip(self.run.faults, self.parts, strict=True):
             if isinstance(fault, kind):
-                total += np.sum(list(part.values()), axis=0)
+                total += getattr(fault, "counted", 1.0) * np.sum(list(part.values()), axis=0)
         return total
 
     @cached_property

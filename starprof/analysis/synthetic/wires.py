@@ -145,9 +145,12 @@ class Wires:
         rng = np.random.default_rng([self.run.seed, 3])
         slow_at = [self.slow_ticks(node) for node in range(self.run.nodes)]
         moved = self.sampling.cumulative(np.full(self.run.steps, float(GRADIENT_BYTES)))[ticks]
+        caught = min((fault.caught for fault in self.run.faults if isinstance(fault, SlowNic)), default=1.0)
         for i, (a, b) in enumerate(self.pairs()):
             node_a, node_b = int(self.run.node_of[a]), int(self.run.node_of[b])
             slow = (slow_at[node_a] | slow_at[node_b] | self.slow_path(node_a, node_b))[ticks] & (node_a != node_b)
+            if caught < 1.0:
+                slow &= rng.random(len(slow)) < caught
             rtt = np.where(slow, SLOW_RTT_US, HEALTHY_RTT_US) * rng.uniform(0.8, 1.25, slow.shape)
             yield {
                 "node": node_a,
