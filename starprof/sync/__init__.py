@@ -1,0 +1,1 @@
+"""Who waits for whom: synchronisation modes as pure decisions."""
