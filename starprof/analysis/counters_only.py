@@ -11,8 +11,8 @@ from starprof.analysis.counters import numbers
 from starprof.analysis.gpu_peers import Gpus, Observation, against_peers, gpus, over_time
 from starprof.analysis.host_peers import interfaces, pressure
 from starprof.analysis.settings import Settings
+from starprof.analysis.xids import XID_CHECKS, reported
 from starprof.model import causes
-from starprof.model.events import XID
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Finding, Verdict
 
@@ -39,7 +39,7 @@ def judge(run: RunData, settings: Settings, empty: Verdict) -> Verdict | None:  
     """
     if run.info.get("source_format") is None or _tells_times(run):
         return None
-    if not any(len(run.samples.get(name, ())) for name in TABLES):
+    if not any(len(run.samples.get(name, ())) for name in TABLES) and not reported(run):
         return None
     hosts = _hosts(run)
     found = _gpus(run, hosts)
@@ -111,15 +111,13 @@ def _grown(rows: pd.DataFrame, column: str) -> float:
 
 
 def _xids(run: RunData, hosts: dict[int, str]) -> list[Observation]:
-    if len(run.events) == 0:
-        return []
-    rows = run.events[run.events["kind"] == XID].drop_duplicates(["node", "value", "detail"]).head(MAX_LISTED)
+    once = dict.fromkeys(replace(one, mono_ns=0.0) for one in reported(run))
     result = []
-    for node, value, detail in zip(rows["node"], rows["value"], rows["detail"], strict=True):
-        host = hosts.get(int(node), "")
-        where = f"{detail} on {host}" if host else str(detail)
-        text = f"The driver reported XID {int(value)} of {where}."
-        result.append(Observation(1.3, text, "look the XID up in NVIDIA's catalogue of XID errors"))
+    for one in list(once)[:MAX_LISTED]:
+        host = hosts.get(one.node, "")
+        where = (f" of GPU {one.gpu}" if one.gpu else "") + (f" on {host}" if host else "")
+        text = f"The driver reported {one.words}{where}."
+        result.append(Observation(1.3 if one.meaning.of_hardware else 0.9, text, XID_CHECKS[one.meaning.kind]))
     return result
 
 

@@ -56,7 +56,7 @@ def _with(run: RunData, other: RunData, words: list[str]) -> RunData:
     kind = str(other.info.get("source_format"))
     mine, theirs = _clock_of_steps(run) or _clock_of_samples(run), _clock_of_samples(other)
     shift = _shift(mine, theirs, kind, words)
-    nodes = _nodes(run, other, kind, words) if shift is not None or not run.ranks else {}
+    nodes = _nodes(run, other, kind, words) if shift is not None or not run.ranks or not other.samples else {}
     number: dict[int, int] = {}
     rows: list[list[object]] = []
     free = max([-1, *(r.node for r in run.ranks), *_hosts(run)]) + 1
@@ -68,6 +68,8 @@ def _with(run: RunData, other: RunData, words: list[str]) -> RunData:
     added = pd.DataFrame(rows, columns=list(NODE.names)) if rows else None
     samples = _samples(run, other, number, shift or 0, kind, words)
     events = _moved(other.events, number, shift or 0)
+    if shift is None and not other.samples and len(events):
+        events = events.assign(mono_ns=None)  # times that can't be compared would only mislead
     missing = other.unavailable[other.unavailable["source"] != "steps"]
     missing = missing.assign(source=[f"{kind}: {what}" for what in missing["source"]])
     return replace(
@@ -108,6 +110,8 @@ def _clock_of_steps(run: RunData) -> _Clock | None:
 
 def _clock_of_samples(run: RunData) -> _Clock:
     times = [frame["mono_ns"] for frame in run.samples.values() if "mono_ns" in frame and len(frame)]
+    if not times:
+        times = [told] if len(told := run.events["mono_ns"].dropna()) else []
     first = min((int(t.min()) for t in times), default=0)
     last = max((int(t.max()) for t in times), default=0)
     kinds = {_stamps(detail) for detail in run.nodes["detail"]} - {""}
@@ -186,6 +190,8 @@ def _alone(run: RunData, other: RunData) -> dict[int, int] | None:
     (mine, my_name), (theirs, their_name) = next(iter(_hosts(run).items())), next(iter(_hosts(other).items()))
     if my_name and their_name:
         return None
+    if not other.samples:  # a log without a name belongs to the only host that has one
+        return {theirs: mine} if my_name or not run.ranks else None
     gpus = other.samples.get("gpu_sample")
     count = 0 if gpus is None else gpus["gpu"].nunique()
     return {theirs: mine} if count == len(run.ranks) or not run.ranks else None
@@ -261,4 +267,6 @@ def _moved(frame: pd.DataFrame, number: dict[int, int], shift: int) -> pd.DataFr
     if len(frame) == 0:
         return frame
     moved = frame.assign(node=np.array([number[int(n)] for n in frame["node"]], np.int64))
-    return moved.assign(mono_ns=moved["mono_ns"].astype(np.int64) + shift) if "mono_ns" in moved else moved
+    if "mono_ns" not in moved or moved["mono_ns"].isna().any():
+        return moved
+    return moved.assign(mono_ns=moved["mono_ns"].astype(np.int64) + shift)

@@ -26,7 +26,13 @@ MODULES: tuple[str, ...] = (
 )
 """Modules of this package. The order decides where a folder holds several formats, and where a file fits several."""
 
-METRICS: tuple[str, ...] = ("metrics.nvidia_smi", "metrics.dmon", "metrics.prometheus", "metrics.sagemaker")
+METRICS: tuple[str, ...] = (
+    "metrics.nvidia_smi",
+    "metrics.dmon",
+    "metrics.prometheus",
+    "metrics.sagemaker",
+    "metrics.kernel_log",
+)
 """Modules whose runs hold samples and no steps: they are read beside one of the others, or alone."""
 
 

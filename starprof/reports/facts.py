@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from starprof.model import events
+from starprof.model import events, xids
 from starprof.model.rundata import STEPS_PER_RECORD, RunData
 from starprof.model.verdict import Finding, Verdict
 from starprof.reports import words
@@ -27,8 +27,13 @@ TROUBLE = (
     events.CLOCK_JUMP,
     events.AGENT_RESTART,
     events.OOM_KILL,
+    events.XID,
+    events.GPU_LOST,
 )
 """Events that a reader must know of before believing the report."""
+
+EACH = (events.HOOK_NOTE, events.XID, events.GPU_LOST)
+"""Those whose texts tell different things."""
 
 
 @contextmanager
@@ -208,7 +213,10 @@ def troubles(run: RunData) -> list[Trouble]:
     for kind, node, rank, value, detail in told[["kind", "node", "rank", "value", "detail"]].itertuples(index=False):
         place = f"rank {int(rank)}" if _known(rank) and rank >= 0 else f"node {int(node)}" if _known(node) else "job"
         text = str(detail) if isinstance(detail, str) else ""
-        key = (kind, place, text if kind == events.HOOK_NOTE else "")
+        if kind == events.XID and _known(value):
+            number = int(value)
+            text = f"{number}, {xids.meaning(number).words} ({text.removesuffix(f': XID {number}')})"
+        key = (kind, place, text if kind in EACH else "")
         before = found[key].count if key in found else 0
         counted = kind in (events.HOOK_ERROR, events.AGENT_RESTART, events.DISK_FULL) and _known(value)
         found[key] = Trouble(kind, place, max(before, int(value)) if counted else before + 1, text)

@@ -17,6 +17,7 @@ CAUSE_TITLES = {
     causes.GPU_POWER_CAP: "GPU held back by its power cap",
     causes.GPU_CLOCK: "low GPU clock",
     causes.GPU_ECC: "GPU memory errors",
+    causes.GPU_LOST: "GPU lost or no longer answering",
     causes.GPU_MEMORY_PRESSURE: "GPU memory pressure",
     causes.GPU_FOREIGN_PROCESS: "another process on the GPU",
     causes.PCIE_LINK: "degraded PCIe link",
@@ -47,6 +48,7 @@ CAUSE_TITLES = {
     causes.NETWORK_PATH: "slow network path",
     causes.WRONG_INTERFACE: "traffic on the wrong network interface",
     causes.SHARED_NIC: "network interface shared with others",
+    causes.COMMUNICATION_VOLUME: "more communication than before",
     causes.PACKET_LOSS: "lost packets",
     causes.PFC: "network flow control not in effect",
     causes.PIPELINE_STAGE: "a pipeline stage that is too heavy",
@@ -55,6 +57,7 @@ CAUSE_TITLES = {
     causes.PARAMETER_SERVER: "slow parameter server",
     causes.MISSING_COLLECTIVE: "a collective that was not called",
     causes.MISMATCHED_COLLECTIVE: "collectives that don't fit together",
+    causes.CONFIGURATION: "how the job is launched",
     causes.UNKNOWN: "cause not known",
 }
 """What a cause means, for readers who do not know its name."""

@@ -300,6 +300,13 @@ def prometheus() -> Iterator[Sample]:
     yield Sample("prometheus", {"grafana.csv": table.getvalue().encode()})
 
 
+def kernel_log() -> Iterator[Sample]:
+    xid = "NVRM: Xid (PCI:0000:18:00): 79, pid=4242, name=python, GPU has fallen off the bus."
+    yield Sample("kernel-log", {"dmesg.txt": _lines("[    0.000001] Linux version 6", f"[  812.512345] {xid}")})
+    told = [f"2026-01-31T10:00:0{t}+00:00 n1 kernel: {xid}" for t in range(3)]
+    yield Sample("kernel-log", {"kern.log": _lines(*told)})
+
+
 MAKERS: tuple[Callable[[], Iterator[Sample]], ...] = (
     mllog,
     kineto,
@@ -319,6 +326,7 @@ MAKERS: tuple[Callable[[], Iterator[Sample]], ...] = (
     dmon,
     prometheus,
     sagemaker,
+    kernel_log,
 )
 
 

@@ -23,6 +23,7 @@ from starprof.analysis.causes import (
     steal,
     storage,
     throttling,
+    xid,
 )
 from starprof.analysis.causes.base import Case, Explanation, Rule, ms, pct
 from starprof.analysis.causes.phase import split_in_words
@@ -45,6 +46,7 @@ COUNTER_RULES: tuple[Rule, ...] = (
     numa.explain,
     gpu_foreign.explain,
     gpu_errors.explain,
+    xid.explain,
 )
 """Rules on sampled counters: they say why the phases take longer."""
 

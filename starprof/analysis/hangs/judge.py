@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from starprof.analysis.causes.base import rank_names
 from starprof.analysis.hangs.mismatch import Mismatch, mismatches
-from starprof.analysis.settings import Settings
 from starprof.analysis.hangs.waits import Call, Waits, waits
+from starprof.analysis.hangs.xids import told_of
+from starprof.analysis.settings import Settings
 from starprof.model import causes
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Finding, Verdict
@@ -46,7 +47,8 @@ def judge(run: RunData, settings: Settings, empty: Verdict) -> Verdict | None:  
     if wrong:
         return _hang(empty, tuple(_mismatched(run, one) for one in wrong[:MAX_LINES]))
     if found.missing:
-        return _hang(empty, (_missing(run, found), *(_circle(found, ranks) for ranks in found.circles[:MAX_LINES])))
+        circles = (_circle(run, found, ranks) for ranks in found.circles[:MAX_LINES])
+        return _hang(empty, (_missing(run, found), *circles))
     return _nobody(run, empty, found)
 
 
@@ -84,13 +86,15 @@ def _missing(run: RunData, found: Waits) -> Finding:
     hosts = _hosts(run, found.missing)
     if len(found.missing) > 1 and len(hosts) == 1 and _all_told(run, found.missing):
         lines.append(f"All of them are on {hosts[0]}.")
+    driver = told_of(run, found.missing)
+    lines += driver.lines
     lines += [_unknown(found.suspects)] if found.suspects else []
     lines += [_stale(found)] if found.stale else []
     doubt = found.suspects or found.stale or set(found.missing) - {r for _, ranks in told for r in ranks}
     step = next((call.step for call in calls if call.step is not None), None)
     return Finding(
         kind="one-off",
-        cause=causes.MISSING_COLLECTIVE,
+        cause=driver.cause or causes.MISSING_COLLECTIVE,
         ranks=found.missing,
         nodes=hosts,
         cause_share=1.0,
@@ -98,7 +102,7 @@ def _missing(run: RunData, found: Waits) -> Finding:
         onset_step=step,
         onset_interval=None if step is None else (step, step),
         evidence=tuple(lines),
-        action=f"See what {_who(run, found.missing)} did when it stopped: {LOOK_AT}.",
+        action=driver.action or f"See what {_who(run, found.missing)} did when it stopped: {LOOK_AT}.",
         verify="The numbers of the calls must go on rising on all ranks.",
         next=MOMENT,
     )
@@ -172,7 +176,7 @@ def _nobody(run: RunData, empty: Verdict, found: Waits) -> Verdict:
         finding = Finding(kind="one-off", cause=causes.UNKNOWN, evidence=lines, next=more)
         return replace(empty, findings=(finding,), reason=line)
     if found.circles:
-        return _hang(empty, tuple(_circle(found, ranks) for ranks in found.circles[:MAX_LINES]))
+        return _hang(empty, tuple(_circle(run, found, ranks) for ranks in found.circles[:MAX_LINES]))
     line = (
         f"The job stands still: {rank_names(first.waiting)} {_wait(first.waiting)} in {_call(first)}, and for whom is "
         "not in the records."
@@ -182,7 +186,7 @@ def _nobody(run: RunData, empty: Verdict, found: Waits) -> Verdict:
     return replace(empty, findings=(finding,), reason=line)
 
 
-def _circle(found: Waits, ranks: tuple[int, ...]) -> Finding:
+def _circle(run: RunData, found: Waits, ranks: tuple[int, ...]) -> Finding:
     """Ranks that wait for one another."""
     inside = [c for c in found.calls if c.waiting and set(c.waiting) <= set(ranks)]
     lines = [f"{rank_names(c.waiting).capitalize()} {_wait(c.waiting)} in {_call(c)}{_for(c)}." for c in inside]
@@ -198,7 +202,7 @@ def _circle(found: Waits, ranks: tuple[int, ...]) -> Finding:
         cause=causes.MISSING_COLLECTIVE if crossed else causes.UNKNOWN,
         cause_share=1.0 if crossed else 0.0,
         confidence=FAIRLY_SURE,
-        evidence=(head, *lines[:MAX_LINES]),
+        evidence=(head, *lines[:MAX_LINES], *told_of(run, ranks).lines),
         action=action,
         verify="The numbers of the calls must go on rising on all ranks.",
         next="" if crossed else "Record with TORCH_NCCL_ENABLE_TIMING=1: it shows whose device never started the call.",

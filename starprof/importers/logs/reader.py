@@ -25,6 +25,7 @@ from starprof.importers.logs.patterns import (
 )
 from starprof.importers.logs.records import BAR_FORM, RICH_FORM, Records, Stream
 from starprof.model import events
+from starprof.model.xids import XidLine, line_of
 
 MAX_RECORDS = 5_000_000
 MAX_EVENTS = 100_000
@@ -32,7 +33,8 @@ LABEL_LENGTH = 80
 SURE_RECORDS = 1000
 """After so many records of one form, other lines are no longer searched for others."""
 _WORTH_A_LOOK = re.compile(r"iter|step|epoch|train|%\|", re.IGNORECASE)
-_FACTS = re.compile(r"sav|eval|valid|world|process|batch_size", re.IGNORECASE)
+_FACTS = re.compile(r"sav|eval|valid|world|process|batch_size|NVRM: Xid", re.IGNORECASE)
+MAX_XIDS = 1_000
 
 
 @dataclass
@@ -41,6 +43,7 @@ class LogReader:
 
     streams: dict[int | None, Stream] = field(default_factory=dict)
     told_events: list[tuple[int, str]] = field(default_factory=list)
+    xids: list[tuple[int, int | None, XidLine]] = field(default_factory=list)
     world_size: int = 0
     batch: float = math.nan
     _line: int = 0
@@ -57,7 +60,7 @@ class LogReader:
         found = self._match(line) if _WORTH_A_LOOK.search(line) else None
         if found is None:
             if _FACTS.search(line):
-                self._facts(line)
+                self._facts(rank, line)
             return
         form, values = found
         self._usual = form
@@ -80,6 +83,14 @@ class LogReader:
             if place >= 0
         ]
 
+    def xids_at(self, records: Records) -> list[tuple[int, int | None, XidLine]]:
+        """(step before the line, rank that the line names, what it reports) of each XID; first step for early ones."""
+        places = np.searchsorted(records.lines, [line for line, _, _ in self.xids]) - 1
+        return [
+            (int(records.steps[max(place, 0)]), rank, xid)
+            for place, (_, rank, xid) in zip(places.tolist(), self.xids, strict=True)
+        ]
+
     def _match(self, line: str) -> tuple[int | str, dict[str, float]] | None:
         usual = self._usual
         if isinstance(usual, int) and (values := _of_form(FORMS[usual], line)) is not None:
@@ -97,8 +108,12 @@ class LogReader:
         values = _of_form(FORMS[-1], line)
         return None if values is None else (len(FORMS) - 1, values)
 
-    def _facts(self, line: str) -> None:
-        """Lines between the steps: saving, evaluating, and the sizes that the head of a log tells."""
+    def _facts(self, rank: int | None, line: str) -> None:
+        """Lines between the steps: saving, evaluating, XIDs, and the sizes that the head of a log tells."""
+        xid = line_of(line)
+        if xid is not None:
+            self.xids += [(self._line, rank, xid)] if len(self.xids) < MAX_XIDS else []
+            return
         kind = events.CHECKPOINT if SAVES.search(line) else events.EVALUATION if EVALUATES.search(line) else None
         if kind is not None and len(self.told_events) < MAX_EVENTS:
             self.told_events.append((self._line, kind))

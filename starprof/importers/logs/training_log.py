@@ -26,6 +26,7 @@ from starprof.model import events
 from starprof.model.columns import row
 from starprof.model.rundata import STEPS_PER_RECORD, RankInfo, RunData
 from starprof.model.tables.job import EVENT
+from starprof.model.xids import detail_of
 
 NAME = "training-log"
 
@@ -207,6 +208,12 @@ def _events(readers: Sequence[LogReader], logs: Sequence[Records], restarts: Seq
     told = [event for reader, records in zip(readers, logs, strict=False) for event in reader.events(records)]
     told += [(step, events.RESTART) for step in restarts]
     rows = [row(EVENT, attempt=0, step=step, kind=kind) for step, kind in dict.fromkeys(told)]
+    telling = [reader for reader in readers if reader.xids]
+    xids = [one for reader in telling for one in reader.xids_at(most_telling(reader.finished().values()))]
+    rows += [
+        row(EVENT, attempt=0, step=step, rank=rank, kind=events.XID, value=line.number, detail=detail_of(line))
+        for step, rank, line in dict.fromkeys(xids)
+    ]
     return pd.DataFrame(rows, columns=list(EVENT.names))
 
 
