@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from starprof.cli.baseline import BASELINE, profiles
 from starprof.cli.price import GPU_HOUR_PRICE, priced
 from starprof.errors import InputError
 
 if TYPE_CHECKING:
+    from starprof.analysis.baseline import Profile
     from starprof.cli.jobs import Done, Outputs
     from starprof.importers.jobs import Jobs
 
@@ -37,6 +39,7 @@ def analyze(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the verdict object as JSON, of several jobs all."),
     gpu_hour_price: float | None = GPU_HOUR_PRICE,
+    baseline: list[str] = BASELINE,
     force: bool = typer.Option(False, "--force", help="Overwrite files that exist."),
 ) -> None:
     """Say who is slow in traces, logs and counters that you already have."""
@@ -48,14 +51,17 @@ def analyze(
     for file in (outputs.run, html):
         if file is not None:
             write.check_target(file, force=force)
+    known = profiles(baseline)
     with opened(paths, source_format) as jobs, outputs.open():
-        done = _diagnosed(jobs, outputs, gpu_hour_price)
+        done = _diagnosed(jobs, outputs, known, gpu_hour_price)
+        _with_siblings(done, outputs)
         _show(done, jobs.left, outputs, as_json=as_json)
 
 
-def _diagnosed(jobs: Jobs, outputs: Outputs, gpu_hour_price: float | None) -> list[Done]:
+def _diagnosed(jobs: Jobs, outputs: Outputs, known: list[Profile], gpu_hour_price: float | None) -> list[Done]:
     """Every job's verdict; its run is gone when the next one is read."""
     from starprof.analysis import diagnose
+    from starprof.analysis.baseline import against, profile_of
     from starprof.cli.jobs import Done
     from starprof.cli.summary import rendered
     from starprof.importers.jobs import Failed
@@ -66,10 +72,36 @@ def _diagnosed(jobs: Jobs, outputs: Outputs, gpu_hour_price: float | None) -> li
         if isinstance(run, Failed):
             done.append(Done(job, None, error=run.reason))
             continue
-        verdict = priced(diagnose(run), gpu_hour_price)
+        verdict, profile = diagnose(run), profile_of(run)
+        if known:
+            verdict = against(verdict, profile, known)
+        verdict = priced(verdict, gpu_hour_price)
         outputs.make(len(done), run, verdict)
-        done.append(Done(job, verdict, rendered(run, verdict), note_of(run)))
+        done.append(Done(job, verdict, profile, rendered(run, verdict), note_of(run)))
     return done
+
+
+def _with_siblings(done: list[Done], outputs: Outputs) -> None:
+    """Runs that lie beside each other are held against each other; those that this changes are read once more."""
+    from starprof.analysis.baseline import clean_sibling, with_sibling
+    from starprof.cli.summary import rendered
+    from starprof.importers.jobs import names_of
+
+    if len(done) < 2:
+        return
+    names = names_of([one.job for one in done])
+    known = [(one.verdict, one.profile) for one in done if one.verdict is not None and one.profile is not None]
+    for number, one in enumerate(done):
+        if one.verdict is None or one.profile is None:
+            continue
+        sibling = clean_sibling(one.verdict, one.profile, known)
+        if sibling is None:
+            continue
+        name = next(n for n, other in zip(names, done, strict=True) if other.profile is sibling)
+        one.verdict = with_sibling(one.verdict, sibling, name)
+        run = one.job.read()
+        outputs.make(number, run, one.verdict)
+        one.text = rendered(run, one.verdict)
 
 
 def _show(done: list[Done], left: Mapping[str, str], outputs: Outputs, *, as_json: bool) -> None:

@@ -16,6 +16,7 @@ from starprof.model.jobs import JobVerdict
 from starprof.spool.layout import RUN_SUFFIX
 
 if TYPE_CHECKING:
+    from starprof.analysis.baseline import Profile
     from starprof.importers.jobs import Job
     from starprof.model.rundata import RunData
     from starprof.model.verdict import Verdict
@@ -31,6 +32,7 @@ class Done:
     Attributes:
         job: what it was read from.
         verdict: None when it can't be read.
+        profile: what a step of it consists of; None without step times.
         text: the whole summary for the terminal.
         note: how it was read.
         error: why it can't be read.
@@ -38,6 +40,7 @@ class Done:
 
     job: Job
     verdict: Verdict | None
+    profile: Profile | None = None
     text: str = ""
     note: str = ""
     error: str = ""

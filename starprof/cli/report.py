@@ -7,6 +7,7 @@ from pathlib import Path
 
 import typer
 
+from starprof.cli.baseline import BASELINE, profiles
 from starprof.cli.price import GPU_HOUR_PRICE, priced
 
 
@@ -20,18 +21,24 @@ def report(
     output: Path = typer.Option(..., "-o", "--output", help="HTML file to write."),
     force: bool = typer.Option(False, "--force", help="Overwrite the file if it exists."),
     gpu_hour_price: float | None = GPU_HOUR_PRICE,
+    baseline: list[str] = BASELINE,
     redact: bool = typer.Option(False, "--redact", help="Replace host names, commands, paths, addresses and UUIDs."),
 ) -> None:
     """Write a self-contained HTML page: who is slow, why, what it costs, with every chart."""
     from starprof.analysis import diagnose
+    from starprof.analysis.baseline import against, profile_of
     from starprof.reports import html, write
     from starprof.reports.redact import redacted
     from starprof.reports.words import file_size
     from starprof.store.query import load_run
 
     write.check_target(output, force=force)
+    known = profiles(baseline)
     data = load_run(run)
-    verdict = priced(diagnose(data), gpu_hour_price)
+    verdict = diagnose(data)
+    if known:
+        verdict = against(verdict, profile_of(data), known)
+    verdict = priced(verdict, gpu_hour_price)
     if redact:
         data, verdict = redacted(data, verdict)
     size = write.write(output, html.render(data, verdict))

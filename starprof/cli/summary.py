@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from starprof.cli.baseline import BASELINE, profiles
 from starprof.cli.price import GPU_HOUR_PRICE, priced
 
 if TYPE_CHECKING:
@@ -28,13 +29,19 @@ def summary(
     run: Path = typer.Argument(help="Run file (NAME.starprof)."),
     as_json: bool = typer.Option(False, "--json", help="Print exactly the verdict object as JSON."),
     gpu_hour_price: float | None = GPU_HOUR_PRICE,
+    baseline: list[str] = BASELINE,
 ) -> None:
     """Say who is slow, why, what it costs and what to do."""
     from starprof.analysis import diagnose
+    from starprof.analysis.baseline import against, profile_of
     from starprof.store.query import load_run
 
+    known = profiles(baseline)
     data = load_run(run)
-    verdict = priced(diagnose(data), gpu_hour_price)
+    verdict = diagnose(data)
+    if known:
+        verdict = against(verdict, profile_of(data), known)
+    verdict = priced(verdict, gpu_hour_price)
     show(data, verdict, as_json=as_json)
     if verdict.steps is None and verdict.verdict == "inconclusive":  # no samples are not a healthy run
         raise typer.Exit(1)

@@ -290,3 +290,36 @@ def test_hostile_names_of_jobs_stay_inert(tmp_path, analyze):
     assert "\x1b" not in out
     assert "<b>" not in (tmp_path / "page.html").read_text()
     assert all(p.parent == tmp_path for p in tmp_path.rglob("run-*"))
+
+
+def test_baseline_says_how_much_slower_a_run_is(tmp_path, analyze):
+    (tmp_path / "slow.mllog").write_text(mllog([5.0 + 0.01 * (i % 5) for i in range(60)]))
+    (tmp_path / "good.mllog").write_text(mllog([2.5 + 0.01 * (i % 5) for i in range(60)]))
+    code, out, _ = analyze(tmp_path / "slow.mllog", "--baseline", tmp_path / "good.mllog", "--json")
+    verdict = json.loads(out)
+    assert code == 0
+    assert verdict["findings"][0]["kind"] == "uniform"
+    assert 1.9 < verdict["findings"][0]["slowdown"] < 2.1
+    assert verdict["findings"][0]["ranks"] == []
+
+
+def test_kept_runs_are_compared_with_kept_baselines(tmp_path, analyze, capsys):
+    for name, seconds in (("slow", 5.0), ("good", 2.5)):
+        (tmp_path / f"{name}.mllog").write_text(mllog([seconds + 0.01 * (i % 5) for i in range(60)]))
+        assert analyze(tmp_path / f"{name}.mllog", "-o", tmp_path / name)[0] == 0
+    slow, good = (str(tmp_path / f"{name}.starprof") for name in ("slow", "good"))
+    assert cli.main(["summary", slow, "--baseline", good, "--json"]) == 0
+    assert "1.99 times slower" in json.loads(capsys.readouterr().out)["reason"]
+    assert cli.main(["report", slow, "--baseline", good, "-o", str(tmp_path / "r.html")]) == 0
+    assert "1.99 times" in (tmp_path / "r.html").read_text()
+
+
+def test_baseline_without_step_times_is_one_clear_line(tmp_path, logs, analyze):
+    code, out, err = analyze(logs / "result.txt", "--baseline", logs / "gpus.csv")
+    assert (code, out) == (1, "")
+    assert "holds no run with step times" in err
+
+
+def test_stalls_beside_a_calm_run_are_told_not_to_be_the_programs_own(two_jobs, analyze):
+    stalled = json.loads(analyze(two_jobs, "--json")[1])["jobs"][1]["verdict"]
+    assert "sibling run calm" in stalled["reason"]
