@@ -148,7 +148,7 @@ def _cases(name: str, options: argparse.Namespace, folder: Path) -> Iterator[Cas
     elif name == "recorded":
         yield from recorded.cases(folder)
     else:
-        yield from generated.cases(options.runs, options.max_ranks, options.first_seed)
+        yield from generated.cases(options.runs, (options.min_ranks, options.max_ranks), options.first_seed)
 
 
 def run_set(name: str, cases: Iterable[Case], *, verbose: bool, watch: bool) -> Tally:
@@ -214,6 +214,7 @@ def main() -> int:
     parser.add_argument("--set", action="append", choices=["public", "reports", "generated", "recorded"])
     parser.add_argument("--generated", "--runs", dest="runs", type=int, default=300, help="generated runs")
     parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--min-ranks", type=int, default=8)
     parser.add_argument("--max-ranks", type=int, default=256)
     parser.add_argument("--live", action="store_true", help="also watch each run step by step")
     parser.add_argument("--classes", action="store_true", help="also figures per class of generated fault")

@@ -15,6 +15,7 @@ BANDS: Mapping[str, tuple[float, float]] = {
     "1.2x to 1.5x": (1.2, 1.5),
     "from 1.5x": (1.5, float("inf")),
 }
+LASTING_STEPS = 100
 COLUMNS = (
     "runs",
     "recall",
@@ -64,8 +65,9 @@ def by_shape(seen: Iterable[Told]) -> dict[str, dict[str, Figure]]:
 
 
 def by_size(seen: Iterable[Told]) -> dict[str, dict[str, Figure]]:
-    """Figures of single faults of ranks in quiet runs, per size of the slowdown."""
-    single = [t for t in seen if t.faulty and t.label.quiet and "two" not in t.label.fault]
+    """Figures of lasting single faults of ranks in quiet runs, per size of the slowdown."""
+    lasting = [t for t in seen if t.label.steps >= LASTING_STEPS and t.label.shape != "intermittent"]
+    single = [t for t in lasting if t.faulty and t.label.quiet and "two" not in t.label.fault]
     return {name: figures([t for t in single if low <= t.label.slowdown < high]) for name, (low, high) in BANDS.items()}
 
 

@@ -33,25 +33,25 @@ class Recipe:
     label: Label
 
 
-def cases(count: int, max_ranks: int, first_seed: int = 0) -> Iterator[Case]:
-    """Random recipes, the same for the same seed."""
+def cases(count: int, ranks: tuple[int, int], first_seed: int = 0) -> Iterator[Case]:
+    """Random recipes of jobs with least to most ranks, the same for the same seed."""
     for seed in range(first_seed, first_seed + count):
-        made = recipe(seed, max_ranks)
+        made = recipe(seed, ranks)
         yield Case(f"seed {seed}: {_words(made)}", made.truth, made.run.data, made.label)
 
 
-def recipe(seed: int, max_ranks: int) -> Recipe:
+def recipe(seed: int, ranks: tuple[int, int]) -> Recipe:
     """One run and its right answer."""
     rng = np.random.default_rng([21, seed])
     kind = str(rng.choice(list(KINDS), p=list(KINDS.values())))
     if kind == "healthy":
-        return _recorded(jobs.job(rng, seed, max_ranks, Need()), (), "healthy", rng)
+        return _recorded(jobs.job(rng, seed, ranks, Need()), (), "healthy", rng)
     if kind == "two":
-        return _two(rng, seed, max_ranks)
+        return _two(rng, seed, ranks)
     faults = {"nobody": catalogue.NOBODYS, "wire": catalogue.WIRES, "rank": catalogue.RANKS}[kind]
     name = str(rng.choice(list(faults)))
     need, make = faults[name]
-    run = jobs.job(rng, seed, max_ranks, need)
+    run = jobs.job(rng, seed, ranks, need)
     drawn = make(_draw(rng, run, need, _slowdown(rng)))
     return _recorded(run, (drawn,), name, rng)
 
@@ -73,9 +73,9 @@ def _slowdown(rng: np.random.Generator) -> float:
     return float(np.exp(rng.uniform(np.log(LEAST_SLOWDOWN), np.log(SLOWEST))))
 
 
-def _two(rng: np.random.Generator, seed: int, max_ranks: int) -> Recipe:
+def _two(rng: np.random.Generator, seed: int, ranks: tuple[int, int]) -> Recipe:
     """Two faults at once: of two ranks, of one node, of one rank, or of a rank and of something else."""
-    run = jobs.job(rng, seed, max_ranks, Need(gpus=True, nodes=2, infiniband=False))
+    run = jobs.job(rng, seed, ranks, Need(gpus=True, nodes=2, infiniband=False))
     where = str(rng.choice(["two ranks", "one node", "one rank", "rank and network", "rank and nobody's"]))
     first = _of(rng, run, catalogue.RANKS, None)
     (rank,) = first.ranks
@@ -177,6 +177,7 @@ def _label(run: SyntheticRun, drawn: tuple[Drawn, ...], fault: str) -> Label:
     return Label(
         fault,
         shape=" and ".join(whens),
+        steps=max((each.when.steps for each in drawn if each.when is not None), default=0),
         slowdown=min((each.slowdown for each in drawn if each.ranks or len(drawn) == 1), default=1.0),
         quiet=jobs.quiet(run),
         right=right,

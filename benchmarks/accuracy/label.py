@@ -18,6 +18,7 @@ class Label:
     Attributes:
         fault: its class in the table.
         shape: course of time, "" where there is none.
+        steps: how many steps it hits; 0 where that is not known.
         slowdown: how many times as long the hit ranks (or the step) take; 1 for healthy runs.
         quiet: step-to-step variation, spread and steps are such that clear faults must be found.
         right: right causes per rank to blame.
@@ -26,6 +27,7 @@ class Label:
 
     fault: str
     shape: str = ""
+    steps: int = 0
     slowdown: float = 1.0
     quiet: bool = False
     right: Mapping[int, frozenset[str]] = field(default_factory=dict)

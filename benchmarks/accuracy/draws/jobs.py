@@ -11,7 +11,7 @@ from starprof.analysis.synthetic import Recording, SyntheticRun
 from starprof.analysis.synthetic.devices import gpu_numa, numa_cpus
 
 QUIET_CV, QUIET_SPREAD, QUIET_SHARE = 0.05, 0.01, 0.6
-LEAST_RANKS, MANY_RANKS = 8, 512
+MANY_RANKS = 512
 SAMPLES, SAMPLES_OF_MANY = 300, 120
 SLOWEST_RATE_HZ, FASTEST_RATE_HZ = 0.2, 10.0
 LEAST_SPELLS_STEPS = 10
@@ -29,10 +29,10 @@ COLLECTORS = (
 RESTARTED = ("nic_sample", "gpu_sample", "tcp_sample", "disk_sample")
 
 
-def job(rng: np.random.Generator, seed: int, max_ranks: int, need: Need) -> SyntheticRun:
-    """A healthy job that has what a fault needs."""
-    least = max(LEAST_RANKS, 2 * need.nodes, 8 * need.stages)
-    ranks = int(np.exp(rng.uniform(np.log(least), np.log(max(least, max_ranks) + 1))))
+def job(rng: np.random.Generator, seed: int, between: tuple[int, int], need: Need) -> SyntheticRun:
+    """A healthy job of least to most ranks that has what a fault needs."""
+    least = max(between[0], 2 * need.nodes, 8 * need.stages)
+    ranks = int(np.exp(rng.uniform(np.log(least), np.log(max(least, between[1]) + 1))))
     gpus = bool(rng.random() < 0.75) if need.gpus is None else need.gpus
     per_node = min(8 if gpus else int(rng.choice([4, 8, 16])), max(1, ranks // need.nodes))
     nodes = max(need.nodes, -(-ranks // per_node))
