@@ -30,7 +30,7 @@ import recorded
 import reported
 from label import Told, told
 from rules import RULES, named_by
-from truth import Case, Outcome, judge
+from truth import Case, Outcome, judge, refused
 
 from starprof.analysis import diagnose
 from starprof.errors import StarprofError
@@ -63,10 +63,7 @@ class Tally:
             self.absent.append(case.name)
             return
         except StarprofError as error:
-            none: frozenset[int] = frozenset()
-            self.outcomes.append(
-                Outcome(case.name, "error", none, none, case.truth.ranks, none, None, None, (str(error),))
-            )
+            self.outcomes.append(refused(case, str(error)))
             return
         self.outcomes.append(judge(case, verdict))
         if case.label is not None:

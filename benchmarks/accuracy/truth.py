@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from starprof.model.rundata import RunData
-from starprof.model.verdict import Verdict
+from starprof.model.verdict import Finding, Verdict
 
 if TYPE_CHECKING:
     from label import Label
@@ -26,8 +26,13 @@ class Truth:
         causes: right causes of a finding that names such a rank, or of the first finding when nobody is named;
             empty: not judged.
         nodes: who must be named where nodes, not ranks, are at fault.
+        kinds: right kinds of the findings that `causes` judges; empty: not judged.
         onset: first slow step, None: not judged.
-        says: texts that the findings or the reason must hold.
+        onsets: first slow steps of several slownesses, each of which must be a finding of its own.
+        seconds: least and most that the cost may be; None: not judged.
+        says: texts that the findings or the reason must hold, in small or capital letters; `a|b` is a or b.
+        never: texts that they must not hold.
+        refused: texts that the one-line error must hold, where the input can't be judged at all.
         sure: the fault is large enough that missing it is wrong; a faint one may be missed, and counts for recall only.
     """
 
@@ -36,14 +41,27 @@ class Truth:
     tolerated: frozenset[int] = frozenset()
     causes: frozenset[str] = frozenset()
     nodes: frozenset[str] = frozenset()
+    kinds: frozenset[str] = frozenset()
     onset: int | None = None
+    onsets: tuple[int, ...] = ()
+    seconds: tuple[float, float] | None = None
     says: tuple[str, ...] = ()
+    never: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
     sure: bool = True
 
 
-def answer(*verdicts: str, ranks: tuple[int, ...] = (), causes: tuple[str, ...] = (), **rest: object) -> Truth:
+def answer(
+    *verdicts: str,
+    ranks: tuple[int, ...] = (),
+    causes: tuple[str, ...] = (),
+    kinds: tuple[str, ...] = (),
+    nodes: tuple[str, ...] = (),
+    **rest: object,
+) -> Truth:
     """A truth in short."""
-    return Truth(frozenset(verdicts), frozenset(ranks), causes=frozenset(causes), **rest)  # type: ignore[arg-type]
+    sets = {"ranks": frozenset(ranks), "causes": frozenset(causes), "kinds": frozenset(kinds)}
+    return Truth(frozenset(verdicts), nodes=frozenset(nodes), **sets, **rest)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -96,9 +114,9 @@ def judge(case: Case, verdict: Verdict) -> Outcome:
     missed = truth.ranks - named
     cause = _cause_right(truth, verdict)
     onset = _onset_error(truth, verdict)
-    text = " ".join([verdict.reason, *(" ".join((*f.evidence, f.next, f.action)) for f in verdict.findings)])
-    nodes = {node for finding in verdict.findings for node in finding.nodes}
     faults = []
+    if truth.refused:
+        faults.append(f"verdict {verdict.verdict}, not refused")
     if wrong:
         faults.append(f"wrong blame: {sorted(wrong)}")
     if truth.sure or named:
@@ -110,16 +128,52 @@ def judge(case: Case, verdict: Verdict) -> Outcome:
             faults.append(f"cause {', '.join(sorted({f.cause for f in verdict.findings}))}")
         if onset is not None and onset > ONSET_SLACK_STEPS:
             faults.append(f"onset off by {onset}")
-    faults += [f"does not say {words!r}" for words in truth.says if words not in text]
-    faults += [f"node {node} not named" for node in sorted(truth.nodes - nodes)]
+    faults += _other_faults(truth, verdict)
     return Outcome(case.name, verdict.verdict, named, named & truth.ranks, missed, wrong, cause, onset, tuple(faults))
 
 
+def refused(case: Case, error: str) -> Outcome:
+    """Hold an error against the truth."""
+    said = error.lower()
+    missing = [words for words in case.truth.refused if all(w not in said for w in words.lower().split("|"))]
+    faults = [f"does not say {words!r}: {error}" for words in missing] if case.truth.refused else [error]
+    none: frozenset[int] = frozenset()
+    return Outcome(case.name, "error", none, none, case.truth.ranks, none, None, None, tuple(faults))
+
+
+def _other_faults(truth: Truth, verdict: Verdict) -> list[str]:
+    """What is wrong with the words, nodes, kinds, several onsets, and the cost."""
+    text = _text(verdict)
+    nodes = {node for finding in verdict.findings for node in finding.nodes}
+    kinds = {f.kind for f in _judged(truth, verdict)} if truth.kinds else set()
+    starts = [f.onset_step for f in verdict.findings if f.onset_step is not None]
+    faults = [f"does not say {words!r}" for words in truth.says if not any(w in text for w in words.lower().split("|"))]
+    faults += [f"says {words!r}" for words in truth.never if words.lower() in text]
+    faults += [f"node {node} not named" for node in sorted(truth.nodes - nodes)]
+    faults += [f"kind {kind}" for kind in sorted(kinds - truth.kinds)]
+    faults += [f"nothing from step {o}" for o in truth.onsets if all(abs(s - o) > ONSET_SLACK_STEPS for s in starts)]
+    if truth.seconds is not None and not truth.seconds[0] <= verdict.cost.seconds <= truth.seconds[1]:
+        faults.append(f"cost {verdict.cost.seconds:g} s, not {truth.seconds[0]:g} to {truth.seconds[1]:g}")
+    return faults
+
+
+def _text(verdict: Verdict) -> str:
+    """All that is said, in small letters."""
+    parts = [verdict.reason, *(f"{n.source} {n.reason}" for n in verdict.not_collected)]
+    for finding in verdict.findings:
+        parts += [*finding.evidence, finding.next, finding.action, finding.verify]
+    return " ".join(parts).lower()
+
+
+def _judged(truth: Truth, verdict: Verdict) -> list[Finding]:
+    """The findings of the ranks that are right, or the first one where nobody is."""
+    about = [f for f in verdict.findings if truth.ranks & set(f.ranks)]
+    return about or ([] if truth.ranks else list(verdict.findings[:1]))
+
+
 def _cause_right(truth: Truth, verdict: Verdict) -> bool | None:
-    if not truth.causes:
-        return None
-    about = [f for f in verdict.findings if truth.ranks & set(f.ranks)] or ([] if truth.ranks else verdict.findings[:1])
-    return all(f.cause in truth.causes for f in about) if about else None
+    about = _judged(truth, verdict)
+    return all(f.cause in truth.causes for f in about) if truth.causes and about else None
 
 
 def _onset_error(truth: Truth, verdict: Verdict) -> int | None:

@@ -10,6 +10,7 @@ from starprof.analysis.arrays import Floats
 from starprof.analysis.causes.contrast import NAN, rate
 from starprof.analysis.causes.processes import main_process
 from starprof.analysis.causes.throttling import groups_of
+from starprof.analysis.confined import confined
 from starprof.analysis.cost import Reduction
 from starprof.analysis.findings import Context
 from starprof.analysis.slowness import Slowness
@@ -20,17 +21,21 @@ MIN_THROTTLED = 0.15
 MIN_QUEUED = 0.3
 """A machine that is a little too busy makes every process wait for a CPU now and then."""
 
+MIN_CONFINED = 0.1
+"""The same where the CPUs that the job may use are full and all others idle: that is no accident."""
+
 MAX_SHARE = 0.9
 
 
 def counted_losses(context: Context) -> list[Slowness]:
     """Quota or run queue that takes a good part of everybody's own time; the first of them only."""
-    for cause, least, measure in (
-        (causes.CGROUP_THROTTLING, MIN_THROTTLED, _throttled),
-        (causes.OVERSUBSCRIPTION, MIN_QUEUED, _queued),
+    for cause, least, ranks, measure in (
+        (causes.CGROUP_THROTTLING, MIN_THROTTLED, 1, _throttled),
+        (causes.AFFINITY, MIN_CONFINED, 1, _confined),
+        (causes.OVERSUBSCRIPTION, MIN_QUEUED, 2, _queued),
     ):
-        shares = _shares(context, measure)
-        if len(shares) > 1 and np.mean(shares >= least) >= ALL_SHARE:
+        shares = _shares(context, measure) if context.own.shape[0] >= ranks else np.zeros(0)
+        if len(shares) and np.mean(shares >= least) >= ALL_SHARE:
             return [_everybody(context, shares, cause)]
     return []
 
@@ -62,6 +67,11 @@ def _queued(context: Context, row: int) -> float:
     """Seconds in which the rank's main thread was runnable but not running."""
     rows = main_process(context, row)
     return _seconds(context, row, rate(context.counters, rows, "run_delay_us", context.whole_span_ns(row)))
+
+
+def _confined(context: Context, row: int) -> float:
+    """The same where the job is confined to few of the machine's CPUs; NaN where it is not."""
+    return _queued(context, row) if confined(context, context.own.infos[row].node) is not None else NAN
 
 
 def _everybody(context: Context, shares: Floats, cause: str) -> Slowness:

@@ -10,32 +10,35 @@ import numpy as np
 from starprof.analysis import findings as build
 from starprof.analysis import nobody_findings as nobody
 from starprof.analysis.batch import evened, uneven_batches, workload_skew
-from starprof.analysis.causes.base import ms, pct, rank_names
+from starprof.analysis.causes.base import rank_names
 from starprof.analysis.comparison import Comparison
 from starprof.analysis.cost import Reduction, replay, solo_us
 from starprof.analysis.counted import counted_losses
+from starprof.analysis.counted_findings import counted_finding
 from starprof.analysis.counters import Counters
 from starprof.analysis.findings import Context
 from starprof.analysis.judges import JUDGES
+from starprof.analysis.loader_workers import slow_workers, worker_finding
 from starprof.analysis.network.findings import network_finding
+from starprof.analysis.network.slow_reductions import collateral, explained, rise_share, slow_reductions
 from starprof.analysis.noise import MANY_RANKS
 from starprof.analysis.own_time import OwnTime, own_time
 from starprof.analysis.persistent import rotating_periods, rotating_stretches, slow_ranks
-from starprof.analysis.receipt import not_collected, overhead
+from starprof.analysis.reason import Found, reason
+from starprof.analysis.receipt import hook_notes, not_collected, overhead
 from starprof.analysis.settings import DEFAULT, Settings
 from starprof.analysis.shared import slower_alone, uniform_slowness
 from starprof.analysis.skew_findings import stage_finding, workload_finding
-from starprof.analysis.network.slow_reductions import collateral, explained, rise_share, slow_reductions
 from starprof.analysis.slowness import Slowness
 from starprof.analysis.special import special_work
-from starprof.analysis.spiky import single_steps
+from starprof.analysis.spiky import single_steps, stalls_alone
 from starprof.analysis.stages import heavy_stages
 from starprof.analysis.taking_turns import most_are_late_in_turn
+from starprof.analysis.wait_limit import near_limit
+from starprof.analysis.warm_up import warm_up_words
 from starprof.model import causes
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Cost, Finding, Verdict, VerdictKind
-
-Found = list[tuple[Slowness, Finding]]
 
 DEALT: Mapping[str, VerdictKind] = {"workload": "workload-skew", "structural": "structural"}
 
@@ -66,7 +69,8 @@ def diagnose(run: RunData, settings: Settings = DEFAULT) -> Verdict:
     own = own_time(run, settings)
     if own is None:
         who = rank_names(tuple(i.rank for i in run.ranks)) if run.ranks else "any rank"
-        return replace(empty, reason=f"No step records from {who}: was the hook active, and did an optimizer step?")
+        why = f"No step records from {who}: was the hook active, and did an optimizer step?{hook_notes(run)}"
+        return replace(empty, reason=why)
     empty = replace(empty, steps=(own.first_step, int(own.steps[-1])))
     if own.shape[0] == 1 and not own.missing and own.shape[1] >= settings.min_steps:
         context, alone = _search_alone(run, own, settings)
@@ -111,7 +115,8 @@ def _search(run: RunData, own: OwnTime, settings: Settings) -> tuple[Context, li
     ranks, network = collateral(ranks, slow_reductions(context))
     network = [s for s in network if explained(s) or rise_share(own, s) >= settings.min_unexplained_shift]
     dealt = workload_skew(uneven) + heavy_stages(comparison.own, settings) + most_are_late_in_turn(comparison)
-    kept = _that_matter(own, settings, ranks + uniform + network + dealt + special_work(own, settings))
+    planned = special_work(own, settings) + slow_workers(own, settings)
+    kept = _that_matter(own, settings, ranks + uniform + network + dealt + planned)
     ranks = rotating_stretches(rotating_periods([s for s in kept if s.source == "rank"], own.shape[0]))
     rest = [s for s in kept if s.source != "rank"]
     kept = _that_matter(own, settings, ranks + rest + single_steps(comparison, ranks + rest))
@@ -123,8 +128,9 @@ def _search(run: RunData, own: OwnTime, settings: Settings) -> tuple[Context, li
 def _search_alone(run: RunData, own: OwnTime, settings: Settings) -> tuple[Context, list[Slowness]]:
     """What made a job of one rank slower than it was before."""
     context = Context(run, own, Counters(run), settings, Comparison(own, settings))
-    kept = _that_matter(own, settings, slower_alone(own, settings) + special_work(own, settings))
-    return context, _priced(own, kept)
+    lasting = slower_alone(own, settings) + special_work(own, settings) + slow_workers(own, settings)
+    kept = _that_matter(own, settings, lasting) or counted_losses(context)
+    return context, _priced(own, kept or _that_matter(own, settings, stalls_alone(own, settings)))
 
 
 def _covered(slowness: Slowness, ranks: list[Slowness]) -> bool:
@@ -145,7 +151,7 @@ def _matters(own: OwnTime, settings: Settings, slowness: Slowness, solo_cost_us:
         return solo_cost_us >= settings.min_rotating_cost_share * own.run_us
     if slowness.source == "workload":
         return solo_cost_us >= settings.min_workload_cost_share * own.run_us
-    if slowness.source == "special":
+    if slowness.source in ("special", "workers"):
         return solo_cost_us >= settings.min_special_cost_share * own.run_us
     inside = slice(slowness.start, slowness.end)
     interval_us = float((np.nanmax(own.cycle[:, inside], axis=0) + own.transfer[inside]).sum())
@@ -175,6 +181,8 @@ def _findings(context: Context, found: list[Slowness]) -> Found:
     for slowness in found:
         if slowness.source == "special":
             result.append((slowness, nobody.special_finding(context, slowness)))
+        elif slowness.source == "workers":
+            result.append((slowness, worker_finding(context, slowness)))
         elif slowness.source == "uniform":
             result.append((slowness, nobody.uniform_finding(context, slowness)))
         elif slowness.source == "rotating":
@@ -184,7 +192,7 @@ def _findings(context: Context, found: list[Slowness]) -> Found:
         elif slowness.source == "structural":
             result.append((slowness, stage_finding(context, slowness)))
         elif slowness.source == "counted":
-            result.append((slowness, nobody.counted_finding(context, slowness)))
+            result.append((slowness, counted_finding(context, slowness)))
         elif slowness.source == "network":
             result.append((slowness, network_finding(context, slowness)))
         elif slowness.kind == "one-off":
@@ -203,13 +211,26 @@ def _verdict(context: Context, found: Found, empty: Verdict) -> Verdict:
         share=round(seconds * 1e6 / context.own.run_us, 6),
         gpu_hours=round(seconds * len(context.run.ranks) / 3600.0, 6),
     )
+    warned, rest = _warned(context, found)
     return replace(
         empty,
         verdict=kind,
         cost=cost,
-        findings=tuple(finding for _, finding in found),
-        reason=_reason(context, kind, found, cost),
+        findings=tuple(finding for _, finding in warned),
+        reason=" ".join([reason(context, kind, found, cost), *rest, *warm_up_words(context.run, context.own)]),
     )
+
+
+def _warned(context: Context, found: Found) -> tuple[Found, list[str]]:
+    """The findings with a word on the limit of waiting where one of them nearly reached it; else that word alone."""
+    near = near_limit(context.run, context.own)
+    if near is None:
+        return found, []
+    for index, (slowness, finding) in enumerate(found):
+        if near.column is not None and slowness.steps[near.column]:
+            told = replace(finding, evidence=(*finding.evidence, near.words))
+            return [*found[:index], (slowness, told), *found[index + 1 :]], []
+    return found, [near.words]
 
 
 def _kind(context: Context, found: Found) -> tuple[VerdictKind, list[Slowness]]:
@@ -227,8 +248,8 @@ def _kind(context: Context, found: Found) -> tuple[VerdictKind, list[Slowness]]:
     network = [(s, finding) for s, finding in found if s.source == "network"]
     if network:
         return _network_kind(*network[0]), [s for s, _ in network]
-    # A quota is a limit that somebody set; how busy a machine is says nothing about the job by itself.
-    limits = [s for s, finding in found if s.source == "counted" and finding.cause == causes.CGROUP_THROTTLING]
+    # A quota or a mask is a limit that somebody set; how busy a machine is says nothing about the job by itself.
+    limits = [s for s, finding in found if s.source == "counted" and finding.cause != causes.OVERSUBSCRIPTION]
     if limits:
         return "uniform", limits
     return ("inconclusive" if context.own.missing else "none"), []
@@ -241,37 +262,3 @@ def _network_kind(slowness: Slowness, finding: Finding) -> VerdictKind:
     alike = slowness.place is not None and slowness.place.all_alike
     everywhere = slowness.wire is not None and not slowness.wire.nodes
     return "uniform" if alike or everywhere else "shared"
-
-
-def _reason(context: Context, kind: VerdictKind, found: Found, cost: Cost) -> str:
-    own = context.own
-    missing = f" No samples from {rank_names(own.missing)}." if own.missing else ""
-    if kind == "straggler":
-        worst = next(f for _, f in found if f.ranks)
-        where = f" on {', '.join(worst.nodes)}" if worst.nodes else ""
-        return f"{rank_names(worst.ranks).capitalize()}{where}: {worst.cause}, {pct(cost.share)} of the time.{missing}"
-    if kind == "workload-skew":
-        return f"Ranks with larger batches are late ({pct(cost.share)} of the time); no device is to blame.{missing}"
-    if kind == "structural":
-        return f"A pipeline stage is heavier than the others ({pct(cost.share)} of the time); no rank is to blame."
-    if kind == "rotating":
-        return f"Late steps move over the ranks and cost {pct(cost.share)} of the time; no rank is to blame.{missing}"
-    if kind == "uniform" and any(s.source == "counted" for s, _ in found):
-        return f"A limit holds all ranks back from the first step on ({pct(cost.share)} of the time).{missing}"
-    if kind == "uniform" and all(s.source != "uniform" for s, _ in found):
-        return f"The reduction is slow for everybody ({pct(cost.share)} of the time); no rank is to blame.{missing}"
-    if kind == "uniform" and own.shape[0] == 1:
-        return f"The only rank became slower than it was before ({pct(cost.share)} of the time)."
-    if kind == "uniform":
-        return f"All ranks slowed down together ({pct(cost.share)} of the time); there is no straggler.{missing}"
-    if kind == "shared":
-        return f"Something that ranks share is slow ({pct(cost.share)} of the time); no rank is to blame.{missing}"
-    if kind == "inconclusive" and found and not own.missing:
-        return f"The reduction became slower ({pct(cost.share)} of the time), but not whose fault it is could be told."
-    if kind == "inconclusive":
-        return f"No samples from {rank_names(own.missing)}: a rank that was not recorded may be the slow one."
-    most = float(np.max(np.abs(np.nanmean(context.comparison.lateness_us, axis=1))))
-    return (
-        f"No rank is late persistently: over {own.shape[1]} steps no rank's own time differs from its peers' by more "
-        f"than {ms(most)} per step on average."
-    )

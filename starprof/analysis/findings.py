@@ -87,6 +87,8 @@ class Context:
         rows = slowness.rows
         past = np.ones(self.own.shape[1], bool)
         past[slowness.start : slowness.end] = False
+        if slowness.elsewhere is not None:
+            past &= ~slowness.elsewhere
         healthy = past if slowness.period is None else past | ~slowness.steps
         gone = [float(values.sum()) for values in slowness.reduction.rows.values()]
         return Case(

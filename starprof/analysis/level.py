@@ -9,11 +9,14 @@ import numpy as np
 from starprof.analysis.arrays import Floats
 from starprof.analysis.changepoint import Segment, onset, segments
 from starprof.analysis.detect import MIN_PAST_STEPS, noise_z
+from starprof.analysis.job.drift import MAX_RECORDS, without_drift
 from starprof.analysis.noise import measure_noise, without_steps
+from starprof.analysis.regimes import TIMES
 from starprof.analysis.settings import Settings
 
 SPIKE_CAP = 6.0
 SETTLING_SHARE = 0.25
+FEW_CHANGES, MANY_CHANGES = 3, 9
 
 
 @dataclass(frozen=True)
@@ -43,10 +46,21 @@ def rises(values: Floats, unit_us: float, settings: Settings) -> list[Rise]:
         settings: thresholds.
     """
     relative = np.clip(values / unit_us, None, np.median(values) / unit_us + SPIKE_CAP)
-    residual = without_steps(relative[None, :])
+    found = _rises(relative, unit_us, settings, FEW_CHANGES)
+    if not found and len(values) <= MAX_RECORDS:
+        # A level that comes and goes looks like noise with a long memory while only few changes are taken out of it.
+        found = _rises(relative, unit_us, settings, MANY_CHANGES)
+    return found
+
+
+def _rises(relative: Floats, unit_us: float, settings: Settings, changes: int) -> list[Rise]:
+    """The same with noise from which some changes of level are taken out; of many only what no drift explains."""
+    residual = without_steps(relative[None, :], changes)
     noise = measure_noise(residual, residual, settings)
     sigma, memory = float(max(noise.sigma[0], 1e-4)), noise.memory
     parts = segments(relative, sigma, memory)
+    if changes > FEW_CHANGES:
+        parts = without_drift(relative, parts)
     enough = [p for p in parts if p.length >= MIN_PAST_STEPS]
     if len(enough) < 2:
         return []
@@ -55,15 +69,20 @@ def rises(values: Floats, unit_us: float, settings: Settings) -> list[Rise]:
     for part in parts:
         if part.level - base.level < settings.min_shift:
             continue
-        if high and high[-1][-1].end == part.start:
+        if high and high[-1][-1].end == part.start and _one_regime(high[-1][-1], part, base, settings):
             high[-1].append(part)
         else:
             high.append([part])
     found = [_rise(relative, run, parts, base, sigma, memory, unit_us) for run in high]
-    z = noise_z(1, max(1, len(values) // settings.min_slow_steps), settings)
-    return [
-        r for r in found if r.end - r.start >= settings.min_slow_steps and r.z >= z and not _settling(r, len(values))
-    ]
+    steps = len(relative)
+    z = noise_z(1, max(1, steps // settings.min_slow_steps), settings)
+    return [r for r in found if r.end - r.start >= settings.min_slow_steps and r.z >= z and not _settling(r, steps)]
+
+
+def _one_regime(first: Segment, second: Segment, base: Segment, settings: Settings) -> bool:
+    """Neighbours whose rise over the past differs by less than a factor of two, or that are too short to tell."""
+    low, high = sorted((first.level - base.level, second.level - base.level))
+    return high < TIMES * low or min(first.length, second.length) < settings.min_slow_steps
 
 
 def _settling(rise: Rise, steps: int) -> bool:

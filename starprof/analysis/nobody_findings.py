@@ -6,16 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 
+from starprof.analysis.batch_kind import kind_words, sizes_of, stalled_steps
 from starprof.analysis.causes import Case, Explanation, explain_by_counters, ms, pct, to_record
 from starprof.analysis.causes.base import COINCIDES, rank_names
-from starprof.analysis.causes.phase import WORDS, split_in_words
-from starprof.analysis.causes.processes import main_process
+from starprof.analysis.causes.phase import RANK_0_WORK, WORDS, split_in_words
 from starprof.analysis.causes.rotating import explain_rotating
-from starprof.analysis.findings import RANK_0_WORK, Context, together
-from starprof.analysis.phases import PhaseExcess
+from starprof.analysis.findings import Context, together
+from starprof.analysis.phases import PhaseExcess, excess_in_turn
+from starprof.analysis.saving import Saved, saved
 from starprof.analysis.slowness import Slowness
 from starprof.analysis.topology import shared_place
-from starprof.analysis.words import confidence, when
+from starprof.analysis.words import COLD_CACHE, confidence, when
 from starprof.model import causes
 from starprof.model.verdict import Finding
 
@@ -24,6 +25,9 @@ def unblamed_periodic_finding(context: Context, slowness: Slowness) -> Finding:
     """Rank 0's periodic work without a span of its own."""
     case = context.case(slowness, context.comparison.blamed)
     every = f"every {slowness.period} steps"
+    written = saved(case)
+    if written is not None:
+        return _save_finding(context, slowness, case, written)
     return replace(
         context.base(slowness),
         cause=causes.USER_CODE,
@@ -39,7 +43,23 @@ def unblamed_periodic_finding(context: Context, slowness: Slowness) -> Finding:
     )
 
 
-COLD = "A cold page cache is one possible reason: read the same data a second time, then the stall must be gone."
+def _save_finding(context: Context, slowness: Slowness, case: Case, written: Saved) -> Finding:
+    """The same where the bytes that are written meanwhile show that it is saving."""
+    every = f"every {slowness.period} steps"
+    return replace(
+        context.base(slowness),
+        cause=causes.CHECKPOINT,
+        cause_share=round(written.share, 3),
+        confidence=round(COINCIDES * confidence(slowness, 1.0, True), 3),
+        evidence=(
+            f"Rank 0 is late {every} between the phases of the step ({ms(case.phases.total_us)} each time), and the "
+            "other ranks wait for it.",
+            f"Its processes wrote {written.bytes_per_step / 1e9:.2g} GB each time, {pct(written.share)} of all that "
+            "they wrote: it saves.",
+        ),
+        action=_SPECIAL_ACTION["checkpoint"],
+        verify=f"Without saving, the step that comes {every} should last as long as the others.",
+    )
 
 
 def one_off_findings(context: Context, found: list[Slowness]) -> list[tuple[Slowness, Finding]]:
@@ -56,17 +76,23 @@ def _one_off_finding(context: Context, slowness: Slowness) -> Finding:
     blamed = context.comparison.blamed.copy()
     blamed[list(slowness.rows)] = True
     case = context.case(slowness, blamed)
+    if context.own.shape[0] == 1:
+        case = replace(case, phases=excess_in_turn(context.own, slowness.reduction.rows))
     phase, share = case.phases.ranked()[0] if case.phases.ranked() else ("unaccounted", 0.0)
     named = _ROTATING_CAUSE.get(phase) if share >= context.settings.min_cause_share else None
+    kind = _batch_kind(context, slowness.rows) if named == causes.DATA_LOADING else []
     shared = shared_place(context.run, context.own, slowness.rows)
     late_us = max(float(values.sum()) for values in slowness.reduction.rows.values())
     evidence = [
         f"{case.who} was late by {ms(late_us)} {when(context.comparison, slowness)}, mostly in "
-        f"{WORDS[phase]} ({split_in_words(case)}); such steps follow no pattern.".replace("rank", "Rank", 1)
+        f"{WORDS[phase]} ({split_in_words(case)}){'' if kind else '; such steps follow no pattern'}.".replace(
+            "rank", "Rank", 1
+        )
         if len(slowness.rows) == 1
         else f"{case.who.capitalize()} were late by up to {ms(late_us)} {when(context.comparison, slowness)}, "
         f"mostly in {WORDS[phase]} ({split_in_words(case)}); all others waited for them.",
         *([shared.words[0].upper() + shared.words[1:]] if shared.words else []),
+        *kind,
     ]
     return replace(
         context.base(slowness),
@@ -77,14 +103,27 @@ def _one_off_finding(context: Context, slowness: Slowness) -> Finding:
         action="None needed unless it comes back.",
         verify=f"Look at step {int(context.own.steps[slowness.start])} in the report; record longer to see whether "
         "such steps recur.",
-        next=" ".join(part for part in (shared.next, COLD if named == causes.DATA_LOADING else "") if part),
+        next=" ".join(part for part in (shared.next, COLD_CACHE if named == causes.DATA_LOADING else "") if part),
     )
+
+
+def _batch_kind(context: Context, rows: tuple[int, ...]) -> list[str]:
+    """What the batches have in common for which one of these ranks waited long."""
+    own = context.own
+    for row in rows:
+        stalled = stalled_steps(own.phases["data_wait"][row], own.healthy_step_us, context.settings)
+        words = kind_words(stalled, own.steps, sizes_of(context.run, own, context.counters, row))
+        if words:
+            return words
+    return []
 
 
 def rotating_finding(context: Context, slowness: Slowness) -> Finding:
     """Changing ranks are late: the cause is something they share, no rank is at fault."""
     own = context.own
     case = context.case(slowness, context.comparison.blamed)
+    # Where most ranks are late in every step the peers' median is late as well: each rank against its own other steps.
+    case = replace(case, phases=excess_in_turn(own, slowness.reduction.rows))
     hit = float(slowness.steps[slowness.start : slowness.end].mean())
     phase, share = case.phases.ranked()[0] if case.phases.ranked() else ("unaccounted", 0.0)
     evidence = (
@@ -106,7 +145,9 @@ def rotating_finding(context: Context, slowness: Slowness) -> Finding:
         action="Look for what the ranks share: unpinned processes that move between cores, uneven batches, a shared "
         "loader or storage. Exchanging a node will not help.",
         verify="Bind each rank to its own cores and even out the batches; the late steps should become rare.",
-        next="" if named else "Record host counters and tokens per batch to see what the late steps have in common.",
+        next=""
+        if cause != causes.UNKNOWN
+        else "Record host counters and tokens per batch to see what the late steps have in common.",
     )
 
 
@@ -127,8 +168,9 @@ _SPECIAL_CAUSE = {
 }
 
 _SPECIAL_ACTION = {
-    "gc": "Call gc.freeze() after set-up, disable automatic collection and collect on all ranks in the same step; find "
-    "what keeps so many objects alive.",
+    "gc": "Call gc.freeze() after set-up, disable automatic collection and collect on all ranks in the same step: the "
+    "pauses then coincide instead of adding up, which makes no pause shorter; that needs fewer live objects, so find "
+    "what keeps so many of them alive.",
     "checkpoint": "Save asynchronously (torch.distributed.checkpoint.async_save), on all ranks in parallel, or less "
     "often.",
     "eval": "Evaluate on all ranks with a share of the data each, or less often.",
@@ -207,8 +249,8 @@ def uniform_finding(context: Context, slowness: Slowness) -> Finding:
         cause_share=round(share if cause != causes.UNKNOWN else 0.0, 3),
         confidence=confidence(slowness, 1.0, False),
         evidence=evidence,
-        action="Look for what changed for everybody at that step: batch size or sequence length, data set, learning "
-        "phase, clocks or limits of all nodes, shared storage.",
+        action="Look for what changed for everybody at that step: configuration, batch size or sequence length, data "
+        "set, learning phase, clocks or limits of all nodes, shared storage.",
         verify="Undo the change and compare the ranks' own time per step.",
         next=_to_collect(case),
     )
@@ -225,10 +267,11 @@ def _to_collect(case: Case) -> str:
 def _case_against_the_past(context: Context, slowness: Slowness) -> Case:
     """The case of everybody's slowness: nobody is a peer, so each phase is compared with the same ranks' past."""
     own, inside = context.own, slowness.steps
+    outside = ~inside if slowness.elsewhere is None else ~inside & ~slowness.elsewhere
     case = context.case(slowness, np.zeros(own.shape[0], bool))
     grown = {}
     for name, values in own.phases.items():
-        late, usual = np.nanmedian(values[:, inside], axis=0), np.nanmedian(values[:, ~inside], axis=0)
+        late, usual = np.nanmedian(values[:, inside], axis=0), np.nanmedian(values[:, outside], axis=0)
         grown[name] = float(np.nanmedian(late) - np.nanmedian(usual))
     return replace(case, phases=PhaseExcess(grown))
 
@@ -242,49 +285,3 @@ _UNIFORM_CAUSE = {
     "user": causes.USER_CODE,
     "unaccounted": causes.USER_CODE,
 }
-
-
-def counted_finding(context: Context, slowness: Slowness) -> Finding:
-    """All ranks lose time from the first step on, as counters of lost time show."""
-    own, counters = context.own, context.counters
-    share = slowness.after_us
-    node = own.infos[0].node
-    here = [row for row, info in enumerate(own.infos) if info.node == node]
-    cores = counters.cores.get(node)
-    threads = _threads(context, here)
-    place = counters.host(node)
-    if slowness.span == causes.CGROUP_THROTTLING:
-        first = (
-            f"The CPU quota of their control groups stops all {own.shape[0]} ranks for {pct(share)} of their own time."
-        )
-        action = "Raise or remove the quota (CPU limit of the container), or start fewer threads and loader workers."
-        verify = (
-            "nr_throttled must stand still and the steps become shorter; if they do not, the quota was not the cause."
-        )
-    else:
-        per_rank = max(1, (cores or len(here)) // max(1, len(here)))
-        first = (
-            f"All {own.shape[0]} ranks were runnable but not running for {pct(share)} of their own time: on {place} "
-            f"{len(here)} ranks have {threads:.0f} threads for {cores if cores else 'an unknown number of'} CPUs."
-        )
-        action = f"Set OMP_NUM_THREADS={per_rank} per rank (cores / ranks of the node) and bind each rank to its cores."
-        verify = "run_delay_us must nearly stand still; if the steps are no shorter then, threads were not the cause."
-    return replace(
-        context.base(slowness),
-        cause=slowness.span,
-        cause_share=1.0,
-        confidence=COINCIDES,
-        evidence=(
-            first,
-            "It was so from the first step on and on all ranks alike: no rank is late, and no step record shows it.",
-        ),
-        action=action,
-        verify=verify,
-    )
-
-
-def _threads(context: Context, rows: list[int]) -> float:
-    """Threads of some ranks' own processes, where they were counted."""
-    sampled = ((row, samples) for row in rows if (samples := main_process(context, row)) is not None)
-    counts = [context.counters.mean(samples, "threads", *context.whole_span_ns(row)) for row, samples in sampled]
-    return sum(count for count in counts if count == count)

@@ -12,9 +12,11 @@ from starprof.analysis.comparison import Comparison
 from starprof.analysis.cost import Reduction, late_reduction
 from starprof.analysis.detect import LateInterval, candidates, late_intervals
 from starprof.analysis.noise import Noise, memory_of, without_steps
+from starprof.analysis.regimes import regimes
 from starprof.analysis.shapes import Shape, shape_of
 from starprof.analysis.slowness import Slowness
 from starprof.analysis.spiky import MIN_ROTATING_RANKS, spiky_ranks
+from starprof.model.verdict import FindingKind
 
 MOVING_CHANGES = 7
 MOST_RANKS = 0.5
@@ -28,7 +30,9 @@ def slow_ranks(first: Comparison) -> tuple[list[Slowness], Comparison]:
     if not found and (moving := _moving_stretches(first)):
         return moving, first
     comparison = first.without({part.row for part, _ in found}) if found else first
-    result = [_of_interval(comparison, part, shape) for part, shape in found]
+    result = _apart(
+        [_of_interval(comparison, part, one) for part, shape in found for one in _regimes(comparison, part, shape)]
+    )
     taken = np.zeros(comparison.own.shape, bool)
     for slowness in result:
         taken[slowness.rows[0], slowness.start : slowness.end] = True
@@ -58,6 +62,38 @@ def _intervals(comparison: Comparison, noise: Noise) -> list[tuple[LateInterval,
             shape = shape_of(part, comparison.lateness[row], comparison.capped[row], sigma, hidden, settings)
             found.append((part, shape))
     return found
+
+
+def _regimes(comparison: Comparison, part: LateInterval, shape: Shape) -> list[Shape]:
+    """A lasting slowness whose level changes much is several."""
+    if shape.kind not in ("chronic", "transient"):
+        return [shape]
+    own = comparison.own
+    excess = comparison.lateness_us[part.row, shape.start : shape.end] - part.base * own.healthy_step_us
+    pieces = regimes(excess, comparison.noise.memory, comparison.settings.min_slow_steps)
+    result = []
+    for piece in pieces:
+        start, end = shape.start + piece.start, shape.start + piece.end
+        hits = np.zeros(own.shape[1], bool)
+        hits[start:end] = shape.hits[start:end]
+        first, last = piece is pieces[0], piece is pieces[-1]
+        kind: FindingKind = shape.kind if (first and start == 0) or last else "transient"
+        low, high = piece.onset
+        bounds = shape.onset if first else (shape.start + low, shape.start + high)
+        result.append(Shape(kind, start, end, bounds, hits))
+    return result or [shape]
+
+
+def _apart(found: list[Slowness]) -> list[Slowness]:
+    """Let each slowness of a rank know when the same rank is slow in another way: that is no healthy past."""
+    result = []
+    for slowness in found:
+        slow = np.zeros(len(slowness.steps), bool)
+        for other in found:
+            if other is not slowness and other.rows == slowness.rows:
+                slow[other.start : other.end] = True
+        result.append(replace(slowness, elsewhere=slow) if slow.any() else slowness)
+    return result
 
 
 def _of_interval(comparison: Comparison, part: LateInterval, shape: Shape) -> Slowness:

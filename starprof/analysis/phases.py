@@ -57,5 +57,25 @@ def phase_excess(own: OwnTime, rows: tuple[int, ...], steps: Bools, past: Bools 
     return PhaseExcess(result)
 
 
+def excess_in_turn(own: OwnTime, taken: Mapping[int, Floats]) -> PhaseExcess:
+    """Compare each phase of ranks that are late in turn with what the same rank needs in its other steps.
+
+    Args:
+        own: own time.
+        taken: per late rank the time that it lost in each step, shape (S,).
+    """
+    sums = dict.fromkeys(own.phases, 0.0)
+    steps = 0
+    for row, lost in taken.items():
+        late = lost > 0
+        if not late.any() or late.all():
+            continue
+        steps += int(late.sum())
+        for name, values in own.phases.items():
+            usual = np.nanmedian(values[row, ~late]) if np.isfinite(values[row, ~late]).any() else 0.0
+            sums[name] += float(np.nansum(values[row, late] - usual))
+    return PhaseExcess({name: total / max(1, steps) for name, total in sums.items()})
+
+
 def _mean(values: Floats) -> float:
     return float(np.nanmean(values)) if np.isfinite(values).any() else 0.0

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from starprof.analysis.causes.base import rank_names
 from starprof.analysis.counters import growth, numbers
+from starprof.model.events import HOOK_NOTE
 from starprof.model.rundata import RunData
 from starprof.model.verdict import NotCollected, Overhead
+
+MOST_NOTES = 3
 
 
 def not_collected(run: RunData) -> tuple[NotCollected, ...]:
@@ -20,6 +24,20 @@ def not_collected(run: RunData) -> tuple[NotCollected, ...]:
     for rank, reason in _holes(run):
         seen[f"steps of rank {rank}", reason] = None
     return tuple(NotCollected(source, reason) for source, reason in seen)
+
+
+def hook_notes(run: RunData) -> str:
+    """What the hooks of the ranks said that they could not see, as a sentence; empty when they said nothing."""
+    frame = run.events
+    if len(frame) == 0 or "kind" not in frame:
+        return ""
+    noted = frame[frame["kind"] == HOOK_NOTE]
+    said = {str(detail) for detail in noted["detail"].dropna()}
+    if not said:
+        return ""
+    ranks = sorted({int(rank) for rank in noted["rank"].dropna()})
+    who = f" of {rank_names(tuple(ranks))}" if ranks else ""
+    return f" The hook{who} noted: {'; '.join(sorted(said)[:MOST_NOTES])}."
 
 
 def _on(run: RunData, node: object) -> str:

@@ -24,7 +24,8 @@ def uniform_slowness(comparison: Comparison, settings: Settings) -> list[Slownes
     if own.shape[0] < 2:
         return []
     centre = np.nanmedian(own.work, axis=0)
-    found = [(rise, _uniform(own, rise)) for rise in rises(centre, own.healthy_step_us, settings)]
+    risen = rises(centre, own.healthy_step_us, settings)
+    found = [(rise, _uniform(own, rise, _others(own.shape[1], rise, risen))) for rise in risen]
     # Ranks are named by their own past only when they part from the others clearly.
     apart = MIN_PARTING * own.healthy_step_us
     return [s for rise, s in found if not s.blame or rise.level - rise.before >= apart]
@@ -33,13 +34,19 @@ def uniform_slowness(comparison: Comparison, settings: Settings) -> list[Slownes
 def slower_alone(own: OwnTime, settings: Settings) -> list[Slowness]:
     """A job of one rank against its own past: there is nobody else to compare it with."""
     work = np.nan_to_num(own.work[0], nan=float(np.nanmedian(own.work[0])))
-    return [_uniform(own, rise) for rise in rises(work, own.healthy_step_us, settings)]
+    risen = rises(work, own.healthy_step_us, settings)
+    return [_uniform(own, rise, _others(own.shape[1], rise, risen)) for rise in risen]
 
 
-def _uniform(own: OwnTime, rise: Rise) -> Slowness:
+def _others(steps: int, rise: Rise, found: list[Rise]) -> Bools:
+    """Steps of the other rises: they are no past to compare with."""
+    return np.asarray(np.any([_mask(steps, other) & (other is not rise) for other in found], axis=0))
+
+
+def _uniform(own: OwnTime, rise: Rise, elsewhere: Bools) -> Slowness:
     inside = _mask(own.shape[1], rise)
     factor = rise.before / rise.level
-    risen = _risen(own, inside, rise)
+    risen = _risen(own, inside, ~inside & ~elsewhere, rise)
     rows = np.flatnonzero(risen)
     gone = {int(row): np.where(inside, np.nan_to_num(own.work[row]) * (1.0 - factor), 0.0) for row in rows}
     everybody = risen.mean() >= ALL_SHARE
@@ -57,12 +64,12 @@ def _uniform(own: OwnTime, rise: Rise) -> Slowness:
         z=rise.z,
         before_us=rise.before,
         after_us=rise.level,
+        elsewhere=elsewhere if elsewhere.any() else None,
     )
 
 
-def _risen(own: OwnTime, inside: Bools, rise: Rise) -> Bools:
+def _risen(own: OwnTime, inside: Bools, outside: Bools, rise: Rise) -> Bools:
     """Ranks whose own work rose by a good part of what the median rank's did."""
-    outside = ~inside
     before = np.nanmedian(own.work[:, outside], axis=1)
     during = np.nanmedian(own.work[:, inside], axis=1)
     up: Bools = during - before >= MIN_OWN_RISE * (rise.level - rise.before)

@@ -32,6 +32,7 @@ class Slowness:
         z: how surely it is no noise, in standard errors.
         late_windows: share of the windows of the interval in which it shows.
         noises: its size in standard deviations of a single step's noise.
+        elsewhere: steps in which the same ranks are slow in another way, shape (S,); None = none.
         span: the special span, for source special.
         cost_us: its cost, filled in by the replay.
         alone_us: what the job would gain if only this were gone.
@@ -54,6 +55,7 @@ class Slowness:
     z: float = 0.0
     late_windows: float = 1.0
     noises: float = 0.0
+    elsewhere: Bools | None = None
     span: str = ""
     cost_us: float = 0.0
     alone_us: float = 0.0

@@ -9,6 +9,7 @@ from starprof.analysis.arrays import Bools, Floats, Ints
 from starprof.analysis.comparison import Comparison
 from starprof.analysis.cost import Reduction
 from starprof.analysis.detect import MIN_MEMORIES
+from starprof.analysis.own_time import OwnTime
 from starprof.analysis.settings import Settings
 from starprof.analysis.shapes import MIN_HITS, above_usual, period_of, periodic_bounds, spike_bars, spikes
 from starprof.analysis.slowness import Slowness
@@ -30,20 +31,30 @@ def spiky_ranks(comparison: Comparison, taken: Bools) -> list[Slowness]:
     # Noise with a memory makes one excursion look like several spikes: count excursions.
     apart = max(1, int(np.ceil(MIN_MEMORIES * comparison.noise.memory)))
     for row in np.flatnonzero(((over > bars[:, None]) & ~taken).sum(axis=1) >= MIN_HITS):
-        # All ranks by this one's bar: a noisier rank must not hide its own spikes and make those of others stand out.
-        high = (over > bars[row]) & ~taken
-        columns = np.flatnonzero(high[row])
+        columns = np.flatnonzero((over[row] > bars[row]) & ~taken[row])
         period = period_of(columns)
-        if period is None and not _has_most(high, int(row), apart):
+        if period is None and not (
+            _excursions(columns, apart) >= MIN_CONCENTRATED
+            # All ranks by this bar: a noisier rank must not hide its own spikes and make those of others stand out.
+            and _has_most((over > bars[row]) & ~taken, int(row), apart)
+        ):
             continue
         result.append(_of_spikes(comparison, int(row), columns, period))
     return result
 
 
+def _excursions(columns: Ints, apart: int) -> int:
+    """How many late excursions some late steps are, those within `apart` steps being one."""
+    return int((np.diff(columns, prepend=-apart - 1) > apart).sum())
+
+
 def _has_most(high: Bools, row: int, apart: int) -> bool:
     """Whether a rank has far more late excursions than chance would give it, were they to hit all ranks alike."""
-    counts = [int((np.diff(np.flatnonzero(mine), prepend=-apart - 1) > apart).sum()) for mine in high]
-    mine, total, ranks = counts[row], sum(counts), len(high)
+    mine = _excursions(np.flatnonzero(high[row]), apart)
+    hit = np.flatnonzero(high.any(axis=1))
+    if mine < MAX_ROTATING_SHARE * (mine + len(hit) - 1):
+        return False
+    total, ranks = sum(_excursions(np.flatnonzero(high[other]), apart) for other in hit), len(high)
     chance = float(binom.sf(mine - 1, total, 1.0 / ranks)) * ranks
     return mine >= max(MIN_CONCENTRATED, MAX_ROTATING_SHARE * total) and chance < CONCENTRATED_P
 
@@ -98,6 +109,37 @@ def single_steps(comparison: Comparison, known: list[Slowness]) -> list[Slowness
     # Ranks that are late in the same steps make one finding.
     listed = list(dict.fromkeys((piece.start, piece.end) for piece in found))[: settings.max_findings_listed]
     return [piece for piece in found if (piece.start, piece.end) in listed]
+
+
+def stalls_alone(own: OwnTime, settings: Settings) -> list[Slowness]:
+    """Single steps in which a job of one rank stood still, against its own other steps, the most costly first."""
+    relative = own.work / own.healthy_step_us
+    above = above_usual(relative)[0]
+    late = np.flatnonzero(above > spike_bars(relative, settings)[0])
+    found = []
+    for group in np.split(late, np.flatnonzero(np.diff(late) > 2) + 1):
+        if len(group) == 0 or len(group) >= settings.min_slow_steps:
+            continue
+        steps = np.zeros(own.shape[1], bool)
+        steps[group] = True
+        gone = np.where(steps, above * own.healthy_step_us, 0.0)
+        first = int(group[0])
+        found.append(
+            Slowness(
+                kind="one-off",
+                rows=(0,),
+                start=first,
+                end=int(group[-1]) + 1,
+                onset=(first, first),
+                steps=steps,
+                reduction=Reduction({0: gone}),
+                source="rank",
+                blame=False,
+                cost_us=float(gone.sum()),
+            )
+        )
+    found.sort(key=lambda stall: -stall.cost_us)
+    return found[: settings.max_findings_listed]
 
 
 def _left(comparison: Comparison, known: list[Slowness], height: float) -> Bools:

@@ -8,6 +8,11 @@ from starprof.analysis.causes.base import ms, pct, rank_names
 from starprof.analysis.comparison import Comparison
 from starprof.analysis.slowness import Slowness
 
+COLD_CACHE = "A cold page cache is one possible reason: read the same data a second time, then the stall must be gone."
+USUAL_RULE = 0.2
+"""Share of the step from which on simple rules take a rank for slow."""
+SAME_REDUCTION = 0.01
+
 
 def lateness_evidence(comparison: Comparison, slowness: Slowness) -> tuple[str, ...]:
     """What the step records show of a late rank: own time against its peers, and who waits for whom."""
@@ -31,7 +36,33 @@ def lateness_evidence(comparison: Comparison, slowness: Slowness) -> tuple[str, 
             f"{who} arrived last in {pct(share)} of those steps and waited {ms(waited)} in collectives, "
             f"{its} peers {ms(others)}: they wait for {it}."
         )
-    return tuple(lines)
+    return (
+        *lines,
+        *_little(slowness, mine / max(peers, 1.0) - 1.0),
+        *_network_cleared(comparison, slowness),
+    )
+
+
+def _little(slowness: Slowness, excess: float) -> list[str]:
+    """How a small slowness is known all the same."""
+    if not (0.0 < excess < USUAL_RULE and slowness.z > 0 and slowness.kind in ("chronic", "transient")):
+        return []
+    steps = int(slowness.steps.sum())
+    return [
+        f"That is little: a rule that waits for {pct(USUAL_RULE)} would not speak. It is {slowness.z:.0f} standard "
+        f"errors of the noise over {steps} steps, seen in {pct(min(1.0, slowness.late_windows))} of their stretches."
+    ]
+
+
+def _network_cleared(comparison: Comparison, slowness: Slowness) -> list[str]:
+    """That the reduction takes no longer than before, where there is a before."""
+    transfer, inside = comparison.own.transfer, slowness.steps
+    if slowness.start == 0 or slowness.kind not in ("chronic", "transient") or inside.all():
+        return []
+    now, before = float(np.median(transfer[inside])), float(np.median(transfer[~inside]))
+    if now > before + SAME_REDUCTION * comparison.own.healthy_step_us:
+        return []
+    return [f"The reduction itself takes {ms(now)}, before {ms(before)}: the network is not what became slow."]
 
 
 def _when(comparison: Comparison, slowness: Slowness) -> str:

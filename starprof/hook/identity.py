@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from starprof.model import env
-from starprof.model.rundata import GPU_PCI
+from starprof.model.rundata import GPU_PCI, TIMEOUT_S
 
 RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 LOCAL_RANK_VARIABLES = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
@@ -162,6 +162,15 @@ def _of_device(device: str, bus: str | None) -> dict[str, str]:
     return {**_device_variables(), **({GPU_PCI: bus} if bus is not None else {})}
 
 
+def _timeout(device: str) -> dict[str, float]:
+    """How long the default process group waits for a collective; nothing where its backend does not tell."""
+    try:
+        backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device(device.partition(":")[0]))
+        return {TIMEOUT_S: backend.options._timeout.total_seconds()}
+    except (AttributeError, RuntimeError, ValueError):
+        return {}
+
+
 def describe(framework: str, roles: Mapping[str, int], detail: Mapping[str, Any]) -> dict[str, Any]:
     """The row of table `rank` as far as it is known now."""
     grouped = in_process_group()
@@ -182,5 +191,5 @@ def describe(framework: str, roles: Mapping[str, int], detail: Mapping[str, Any]
         "framework": framework,
         "backend": dist.get_backend() if grouped else None,
         "torch_version": str(torch.__version__),
-        "detail": {**detail, **network_variables(), **_of_device(device, bus)},
+        "detail": {**detail, **network_variables(), **_of_device(device, bus), **(_timeout(device) if grouped else {})},
     }

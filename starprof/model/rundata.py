@@ -21,6 +21,9 @@ STEPS_PER_RECORD = "steps_per_record"
 WORLD_SIZE = "world_size"
 """Key in a rank's detail: ranks of the whole job, where the source holds only some of them."""
 
+TIMEOUT_S = "timeout_s"
+"""Key in a rank's detail: seconds after which the process group gives up waiting for a collective."""
+
 MEASURED_BY = "measured_by"
 """Key in a rank's detail: `device` when step records tell the computing device's own time, `host` when it may have
 worked on meanwhile, so that a longer time of the host need not delay it."""

@@ -33,6 +33,7 @@ NETWORK_CAUSES = frozenset(
         causes.NETWORK_PATH,
         causes.WRONG_INTERFACE,
         causes.SHARED_NIC,
+        causes.COMMUNICATION_VOLUME,
         causes.PACKET_LOSS,
         causes.PFC,
         causes.PARAMETER_SERVER,

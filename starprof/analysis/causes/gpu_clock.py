@@ -25,6 +25,7 @@ MIN_BIT_SHARE = 0.3
 HOT_C = 80.0
 HOTTER_C = 8.0
 LOWER_LIMIT = 0.93
+BUSY_AS_EVER = 90.0
 
 
 @dataclass(frozen=True)
@@ -80,11 +81,24 @@ def _why(case: Case, part: _Slowed, share: float) -> Explanation:
     if thermal.gained >= MIN_BIT_SHARE or (
         hot and (silent or reason(case, row, HARDWARE_SLOWDOWN).gained >= MIN_BIT_SHARE)
     ):
-        return _thermal(case, share, lines, thermal, heat, draw, limit)
+        return _thermal(case, share, (*lines, *_activity(case, row)), thermal, heat, draw, limit)
     lower_limit = limit.known and limit.now <= LOWER_LIMIT * limit.usual_low
     if power_bit.gained >= MIN_BIT_SHARE or (lower_limit and power_bit.now >= MIN_BIT_SHARE):
         return _power(case, share, lines, power_bit, heat, draw, limit)
     return _clock(case, row, share, lines, heat, part)
+
+
+def _activity(case: Case, row: int) -> list[str]:
+    """That a GPU which is held back looks as busy as ever."""
+    busy = loaded(case, row, "util_pct").now
+    if not busy >= BUSY_AS_EVER:
+        return []
+    return [f"Its activity was {busy:.0f} % meanwhile: GPU utilisation tells nothing of its health, or of progress."]
+
+
+def _normal(case: Case) -> str:
+    """What its clock should be, in words."""
+    return "its peers'" if any(case.peers(row) for row in case.rows) else "what it was before"
 
 
 def _thermal(
@@ -104,8 +118,8 @@ def _thermal(
         evidence=(*lines, f"It was {_or_unknown(heat, _celsius)}.{told}"),
         action=f"Check the cooling of the GPU of {case.who} (fans, airflow, inlet temperature, dust, heat sink); until "
         "then move its work to another GPU.",
-        verify=f"Below the slowdown temperature the clock of {case.who} must return to its peers', and its lateness "
-        "must vanish; if it stays late at a normal clock, heat was not the cause.",
+        verify=f"Below the slowdown temperature the clock of {case.who} must return to {_normal(case)}, and its "
+        "lateness must vanish; if it stays late at a normal clock, heat was not the cause.",
         partly=f"the lower clock of a hot GPU covers at most {pct(share)}",
         against=tuple(against) if draw.now < 0.9 * limit.now else (),
     )

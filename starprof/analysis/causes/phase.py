@@ -27,6 +27,9 @@ _CAUSE = {
     "unaccounted": causes.USER_CODE,
 }
 
+RANK_0_WORK = ("user", "unaccounted")
+"""Where the program's own extra work on rank 0 (saving, logging) lies."""
+
 CAUSES = frozenset({*_CAUSE.values(), causes.GPU_COMPUTE})
 """Causes that only say which part of the step is longer."""
 
@@ -46,6 +49,27 @@ _ACTION = {
     "starprof.span to see it in the report.",
 }
 
+MAX_WORKERS = 64
+
+
+def worker_words(period: int) -> str:
+    """What waiting at every n-th batch means."""
+    return (
+        f"It is every {_nth(period)} batch: that is what a loader with {period} workers shows one of which is slow, as "
+        "it takes their batches in order though others may be ready."
+    )
+
+
+def _nth(number: int) -> str:
+    ending = "th" if 10 < number % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+_RANK_0 = (
+    " Rank 0 is where programs do what the others don't: look for code behind `if rank == 0` (logging, metrics, "
+    "saving) before you suspect its device."
+)
+
 
 def explain(case: Case) -> Explanation | None:
     """One phase, or forward and backward together on a GPU, carries the slowness."""
@@ -57,14 +81,20 @@ def explain(case: Case) -> Explanation | None:
         if both >= 1 - case.settings.min_cause_share:
             return _gpu_compute(case)
     phase, share = excess.ranked()[0]
+    first = phase in RANK_0_WORK and case.ranks == (0,)
     return Explanation(
         cause=_CAUSE[phase],
         share=share,
         evidence=(
             f"{pct(share)} of the excess of {case.who} lies in {WORDS[phase]}: {ms(excess.us[phase])} more per late "
             "step than its peers.",
+            *(
+                [worker_words(case.period)]
+                if phase == "data_wait" and case.period and case.period <= MAX_WORKERS
+                else []
+            ),
         ),
-        action=_ACTION[phase].format(who=case.who),
+        action=_ACTION[phase].format(who=case.who) + (_RANK_0 if first else ""),
         verify=f"Record again: {phase}_us of {case.who} should be within {ms(0.2 * excess.us[phase])} of its peers.",
         partly=f"{pct(share)} of it lies in {WORDS[phase]}",
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from starprof.analysis.arrays import Bools, Floats, Ints
+from starprof.analysis.batch_kind import kind_words, stalled_steps
 from starprof.analysis.causes.base import pct
 from starprof.analysis.job.combs import Comb, combs_of
 from starprof.analysis.job.findings import (
@@ -20,6 +22,7 @@ from starprof.analysis.job.findings import (
 )
 from starprof.analysis.job.series import Shape, Stretch, shape_of
 from starprof.analysis.settings import Settings
+from starprof.analysis.words import COLD_CACHE
 from starprof.analysis.workload import SIZES, Workload, workload_of
 from starprof.model import causes, events
 from starprof.model.rundata import STEPS_PER_RECORD, RunData
@@ -42,12 +45,24 @@ class JobSeries:
         values: microseconds per step, shape (S,).
         per_record: steps that a record is the mean of.
         data_us: part of `values` that was waiting for data, None when not told, shape (S,).
+        sizes: per column of `SIZES` that is told the records' sizes, shape (S,).
     """
 
     steps: Ints
     values: Floats
     per_record: int
     data_us: Floats | None
+    sizes: Mapping[str, Floats] = field(default_factory=dict)
+
+    def only(self, kept: Bools) -> JobSeries:
+        """Some of the records."""
+        return replace(
+            self,
+            steps=self.steps[kept],
+            values=self.values[kept],
+            data_us=None if self.data_us is None else self.data_us[kept],
+            sizes={name: size[kept] for name, size in self.sizes.items()},
+        )
 
     @property
     def run_us(self) -> float:
@@ -66,18 +81,17 @@ def judge(run: RunData, settings: Settings, empty: Verdict) -> Verdict | None:
     if run.info.get("timing") != "job":
         return None
     empty = replace(empty, ranks=_world_size(run))
-    series, sizes = _judged(run, settings)
+    series = _judged(run, settings)
     if len(run.steps.steps):
         empty = replace(empty, steps=(int(run.steps.steps[0]), int(run.steps.steps[-1])))
     if len(series.values) < MIN_RECORDS:
         return replace(empty, reason=_too_short(series))
     logs = np.log(series.values)
-    workload = workload_of(logs, sizes)
+    workload = workload_of(logs, series.sizes)
     if workload.known.sum() < MIN_RECORDS:
         return replace(empty, reason="The size of the steps changes too often to compare them: " + workload.words)
     kept = workload.known
-    data = series.data_us[kept] if series.data_us is not None else None
-    series = replace(series, steps=series.steps[kept], values=series.values[kept], data_us=data)
+    series = series.only(kept)
     workload = replace(workload, effect=workload.effect[kept])
     shape = shape_of(logs[kept] - workload.effect, settings)
     return _verdict(run, series, shape, workload, empty, settings)
@@ -88,8 +102,8 @@ def _world_size(run: RunData) -> int:
     return max([int(s) for s in sizes if s], default=len(run.ranks))
 
 
-def _judged(run: RunData, settings: Settings) -> tuple[JobSeries, dict[str, Floats]]:
-    """Records that have a time, without warm-up, and the sizes of their steps."""
+def _judged(run: RunData, settings: Settings) -> JobSeries:
+    """Records that have a time, without warm-up."""
     columns = run.steps.columns
     shape = (len(run.ranks), len(run.steps.steps))
     values = columns.get("dur_us", np.full(shape, np.nan))
@@ -102,7 +116,7 @@ def _judged(run: RunData, settings: Settings) -> tuple[JobSeries, dict[str, Floa
     sizes = {name: columns[name][0][kept] for name in SIZES if name in columns}
     data = columns.get("data_wait_us")
     waited = data[0][kept] if data is not None and np.isfinite(data[0][kept]).all() else None
-    return JobSeries(steps[kept], values[kept], max(1, per_record), waited), sizes
+    return JobSeries(steps[kept], values[kept], max(1, per_record), waited, sizes)
 
 
 def _restarts(run: RunData) -> list[int]:
@@ -154,13 +168,14 @@ def _verdict(
     lasting = _lasting(priced, shape, workload)
     planned = [periodic_finding(priced, comb) for comb in combs if _matters(over, comb, series)]
     stalls, planned_once = stall_findings(priced, single, settings.max_findings_listed)
+    stalls = _with_kind(series, stalls, settings)
     stalled = sum(f.cost_seconds for f in stalls)
     told = stalled * 1e6 >= MIN_STALL_SHARE * series.run_us
     seconds = sum(f.cost_seconds for f in lasting) + (stalled if told else 0.0)
     share = seconds * 1e6 / series.run_us
     unexplained = [*sorted(lasting, key=lambda f: -f.cost_seconds), *stalls]
     if unexplained:
-        unexplained[0] = replace(unexplained[0], next=FIND_OUT)
+        unexplained[0] = replace(unexplained[0], next=f"{unexplained[0].next} {FIND_OUT}".strip())
     return replace(
         empty,
         verdict="inconclusive" if lasting or told else "none",
@@ -168,6 +183,17 @@ def _verdict(
         findings=(*unexplained, *planned, *planned_once),
         reason=_reason(series, shape, workload, lasting, stalls if told else [], stalled * 1e6 / series.run_us),
     )
+
+
+def _with_kind(series: JobSeries, stalls: list[Finding], settings: Settings) -> list[Finding]:
+    """What batches that came late have in common, and what may be behind it, at the first such stall."""
+    first = next((i for i, stall in enumerate(stalls) if stall.cause == causes.DATA_LOADING), None)
+    if first is None or series.data_us is None:
+        return stalls
+    stalled = stalled_steps(series.data_us, float(np.median(series.values)), settings)
+    words = kind_words(stalled, series.steps, series.sizes)
+    told = replace(stalls[first], evidence=(*stalls[first].evidence, *words), next=COLD_CACHE)
+    return [*stalls[:first], told, *stalls[first + 1 :]]
 
 
 def _matters(over: Floats, comb: Comb, series: JobSeries) -> bool:

@@ -13,7 +13,10 @@ import numpy as np
 
 from starprof.analysis.arrays import Ints
 from starprof.analysis.causes.base import ms, rank_names
+from starprof.analysis.own_time import OwnTime, own_time
 from starprof.analysis.settings import Settings
+from starprof.analysis.topology import shared_place
+from starprof.analysis.words import COLD_CACHE
 from starprof.model import causes
 from starprof.model.rundata import RunData, Steps
 from starprof.model.verdict import Cost, Finding, Verdict, VerdictKind
@@ -90,14 +93,18 @@ def _stalls(run: RunData, settings: Settings) -> list[Finding]:
         excess.max(axis=0), np.where(known, np.median(np.where(known, duration, 0.0), axis=0) - typical, 0.0)
     )
     found = []
+    own = own_time(run, settings)
+    if own is None:
+        return []
     for column in np.flatnonzero(cost >= settings.min_one_off_cost_steps * typical):
         late = np.flatnonzero(excess[:, column] >= settings.min_spike * typical)
-        found.append(_stall(run, int(column), late, float(cost[column]), typical))
+        found.append(_stall(run, own, int(column), late, float(cost[column]), typical))
     return sorted(found, key=lambda finding: -finding.cost_seconds)
 
 
-def _stall(run: RunData, column: int, late: Ints, cost_us: float, typical: float) -> Finding:
+def _stall(run: RunData, own: OwnTime, column: int, late: Ints, cost_us: float, typical: float) -> Finding:
     step = int(run.steps.steps[column])
+    shared = shared_place(run, own, np.flatnonzero(np.isin(own.rows, late)).tolist())
     ranks = tuple(run.ranks[int(row)].rank for row in late)
     data = run.steps["data_wait_us"][:, column]
     others = np.delete(data, late)
@@ -118,9 +125,11 @@ def _stall(run: RunData, column: int, late: Ints, cost_us: float, typical: float
         evidence=(
             f"{who.capitalize()} waited {waited} for data in step {step}, the others {ms(float(np.median(others)))}.",
             "The step is as long for all: the rest of it the others spent waiting for these, not working.",
+            *([shared.words[0].upper() + shared.words[1:]] if shared.words else []),
         ),
-        action="Look at the storage and the loader workers of these ranks, and whether they share a host.",
+        action="Look at the storage and the loader workers of these ranks.",
         verify="The waiting for data of these ranks must be as short as the others' in every step.",
+        next=" ".join(part for part in (shared.next, COLD_CACHE) if part),
     )
 
 

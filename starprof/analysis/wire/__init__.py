@@ -7,7 +7,7 @@ that only the sockets' round trips show is located afterwards (`starprof.analysi
 from __future__ import annotations
 
 from starprof.analysis.settings import Settings
-from starprof.analysis.wire import loss, lower_speed, nvlink, pfc, saturation, wrong_interface
+from starprof.analysis.wire import loss, lower_speed, more_communication, nvlink, pfc, saturation, wrong_interface
 from starprof.analysis.wire.base import WireCase, WireCause, WireRule
 
 RULES: tuple[WireRule, ...] = (
@@ -17,6 +17,7 @@ RULES: tuple[WireRule, ...] = (
     pfc.explain,
     saturation.explain,
     loss.explain,
+    more_communication.explain,
 )
 
 
