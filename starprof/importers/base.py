@@ -23,6 +23,7 @@ from starprof.importers.source import Source
 from starprof.model.columns import Table
 from starprof.model.rundata import RankInfo, RunData, Steps
 from starprof.model.tables.job import EVENT, GAP, NODE, STEP, UNAVAILABLE
+from starprof.store.starts import reckoned_starts
 
 OWN, WALL, JOB = "own", "wall", "job"
 """What the step records are: see column `timing` of table `run`."""
@@ -173,9 +174,7 @@ def common_name(sources: Sequence[Source]) -> str:
 
 
 def _starts(durations_us: NDArray[np.float64] | None, shape: tuple[int, int]) -> NDArray[np.int64]:
-    """Steps one after the other, from 1 ns on; 0 where there is no record."""
+    """Steps one after the other; 0 where there is no record."""
     if durations_us is None or 0 in shape:
         return np.zeros(shape, np.int64)
-    lasting = np.nan_to_num(durations_us)
-    begins = 1 + np.rint((np.cumsum(lasting, axis=1) - lasting) * 1000).astype(np.int64)
-    return np.where(np.isnan(durations_us), 0, begins)
+    return reckoned_starts(durations_us)

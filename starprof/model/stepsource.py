@@ -53,13 +53,13 @@ class StepSource(Protocol):
         ...
 
     def blocks(self, first: int, end: int, size: int, columns: Sequence[str]) -> Iterator[StepBlock]:
-        """The steps at the places [first, end) in order, `size` at a time (the last block may be shorter)."""
+        """The steps at the places [first, end) in order, at most `size` at a time."""
         ...
 
     def raw(self, first: int, end: int) -> RunData:
         """The steps at the places [first, end) with all their columns, in full precision."""
         ...
 
-    def starts(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """`start_mono_ns` of single steps, 0 = no record, shape (R, number of places)."""
+    def starts(self, places: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """`start_mono_ns` of single steps, 0 = no record, shape (R, number of places); None: never measured."""
         ...

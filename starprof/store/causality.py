@@ -41,6 +41,7 @@ def offset_of(run: RunFile, node: int, reference: int = 0) -> Offset | str:
                 min(s.start_mono_ns + s.dur_us * 1000) AS ended
             FROM step s JOIN rank r USING (attempt, rank)
             WHERE r.node IN (?, ?) AND r.device = 'cpu' AND r.framework IN ({frameworks}) AND s.arrival_us IS NOT NULL
+                AND s.start_mono_ns IS NOT NULL
             GROUP BY ALL)
         SELECT max(a.arrived - b.ended), min(a.ended - b.arrived), max(b.ended), count(*)
         FROM usable a JOIN usable b USING (attempt, step) WHERE a.node = ? AND b.node = ?

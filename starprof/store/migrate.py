@@ -1,7 +1,8 @@
 """Steps that bring an older run file to the current schema, one for each version.
 
 Version 0 is the layout from before the first release: step records had neither the user's named spans nor the
-hook's own time; version 1 had no imported runs. Migrations run only when a file is opened for writing; a reader of
+hook's own time; version 1 had no imported runs; in version 2 every step had a start, and some files of it lack what was
+added meanwhile; version 3 did not count file descriptors. Migrations run only when a file is opened for writing; a reader of
 an old file sees NULL in the columns that it lacks.
 """
 
@@ -25,6 +26,15 @@ MIGRATIONS: dict[int, tuple[str, ...]] = {
         "step BIGINT, start_us DOUBLE, dur_us DOUBLE, min_dur_us DOUBLE, calls BIGINT, bytes BIGINT, state VARCHAR, "
         "ranks VARCHAR)",
         "CREATE TABLE link_test (first VARCHAR, second VARCHAR, bytes_per_s DOUBLE, kind VARCHAR)",
+    ),
+    2: (
+        "ALTER TABLE collective ADD COLUMN IF NOT EXISTS std_dur_us DOUBLE",
+        "CREATE TABLE IF NOT EXISTS loader_sample (node BIGINT, mono_ns BIGINT, rank BIGINT, ready_share DOUBLE, "
+        "stage_time DOUBLE)",
+    ),
+    3: (
+        "ALTER TABLE process_sample ADD COLUMN fds BIGINT",
+        "ALTER TABLE process_sample ADD COLUMN fds_limit BIGINT",
     ),
 }
 """Schema version -> the DDL that leads to the next one."""

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,24 +20,21 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from starprof.errors import NoDataError, RunFileError, SpoolError
 from starprof.model.columns import Kind, Table
 from starprof.model.rundata import RankInfo, RunData, Steps
 from starprof.model.schema import BY_NAME, TABLES
-from starprof.model.tables.job import STEP
 from starprof.spool.layout import SPOOL_SUFFIX, Spool
 from starprof.store.ingest import fold, ingester_lock
 from starprof.store.runfile import RunFile
+from starprof.store.steps import VALUES, RunFileSteps
 
 READER_WAIT_S = 10.0
 SAMPLE_ROWS_MAX = 4_000_000
 """Rows of one sampled table that are read; of longer ones every n-th tick, which costs cumulative counters nothing."""
 
 DICTIONARIES = ("nic", "tcp", "cgroup", "process", "gpu", "disk")
-STEP_VALUES = tuple(n for n in STEP.names if n not in {"attempt", "rank", "step", "start_mono_ns"})
-_CHUNK_ROWS = 250_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,31 +54,50 @@ def load_run(path: Path, attempt: int | None = None) -> RunData:
         RunFileError: the file can't be read.
         NoDataError: it holds no such attempt.
     """
+    with open_steps(path, attempt) as steps:
+        return steps.whole()
+
+
+@contextmanager
+def open_steps(path: Path, attempt: int | None = None) -> Iterator[RunFileSteps]:
+    """Open a run whose step records need not fit into memory: all else of it is read, see `load_run`.
+
+    Raises:
+        RunFileError: the file can't be read.
+        NoDataError: it holds no such attempt.
+    """
     with open_for_reading(path) as reading:
         run = reading.run
         attempts = [a for (a,) in run.query("SELECT attempt FROM rank UNION SELECT attempt FROM step ORDER BY 1")]
         chosen = _longest(run) if attempt is None else attempt
         if attempt is not None and attempt not in attempts:
             raise NoDataError(f"{path} has no attempt {attempt}: there are {', '.join(map(str, attempts)) or 'none'}")
-        ranks = _ranks(run, chosen)
-        names = [c.name for c in BY_NAME["run"].columns]
-        rows = run.query(f"SELECT {run.select_list(BY_NAME['run'])} FROM run") or [(None,) * len(names)]
-        return RunData(
-            info={**dict(zip(names, rows[0], strict=True)), "file": str(path), "attempts": tuple(attempts)}
-            | {"note": reading.note},
-            attempt=chosen,
-            ranks=ranks,
-            steps=_steps(run, chosen, [r.rank for r in ranks]),
-            samples=_samples(run),
-            events=_frame(run, "event", f"WHERE attempt = {chosen} OR attempt IS NULL"),
-            gaps=_frame(run, "gap"),
-            unavailable=_frame(run, "unavailable"),
-            nodes=_frame(run, "node"),
-            operations=_imported(run, "operation", f"WHERE attempt = {chosen}"),
-            collectives=_imported(run, "collective", f"WHERE attempt = {chosen}"),
-            link_tests=_imported(run, "link_test"),
-            clock_offset_ns=_clock_offsets(run),
-        )
+        yield RunFileSteps(run, _shell(reading, path, chosen, tuple(attempts)))
+
+
+def _shell(reading: Reading, path: Path, attempt: int, attempts: tuple[int, ...]) -> RunData:
+    """Everything but the step records."""
+    run = reading.run
+    ranks = _ranks(run, attempt)
+    names = [c.name for c in BY_NAME["run"].columns]
+    rows = run.query(f"SELECT {run.select_list(BY_NAME['run'])} FROM run") or [(None,) * len(names)]
+    nothing = np.zeros((len(ranks), 0))
+    return RunData(
+        info={**dict(zip(names, rows[0], strict=True)), "file": str(path), "attempts": attempts}
+        | {"note": reading.note},
+        attempt=attempt,
+        ranks=ranks,
+        steps=Steps(np.zeros(0, np.int64), dict.fromkeys(VALUES, nothing), nothing.astype(np.int64)),
+        samples=_samples(run),
+        events=_frame(run, "event", f"WHERE attempt = {attempt} OR attempt IS NULL"),
+        gaps=_frame(run, "gap"),
+        unavailable=_frame(run, "unavailable"),
+        nodes=_frame(run, "node"),
+        operations=_imported(run, "operation", f"WHERE attempt = {attempt}"),
+        collectives=_imported(run, "collective", f"WHERE attempt = {attempt}"),
+        link_tests=_imported(run, "link_test"),
+        clock_offset_ns=_clock_offsets(run),
+    )
 
 
 @contextmanager
@@ -199,31 +215,6 @@ def _rank_info(known: Mapping[str, Any], hosts: Mapping[int, str]) -> RankInfo:
         role={d: known[f"role_{d}"] for d in ("dp", "tp", "pp") if known[f"role_{d}"] is not None},
         detail=json.loads(known["detail"]) if known["detail"] else {},
     )
-
-
-def _steps(run: RunFile, attempt: int, ranks: Sequence[int]) -> Steps:
-    """Pivot the step records; a few ranks at a time, so that only the matrices themselves are large."""
-    numbers = run.arrays("SELECT DISTINCT step FROM step WHERE attempt = ? ORDER BY step", [attempt])["step"]
-    steps = np.asarray(numbers, dtype=np.int64)
-    shape = (len(ranks), len(steps))
-    columns: dict[str, NDArray[np.float64]] = {name: np.full(shape, np.nan) for name in STEP_VALUES}
-    starts = np.zeros(shape, dtype=np.int64)
-    listed = run.select_list(STEP)
-    values = ", ".join(f"coalesce({name}::DOUBLE, 'nan'::DOUBLE) AS {name}" for name in STEP_VALUES)
-    known_ranks = np.asarray(ranks, dtype=np.int64)
-    at_once = max(1, _CHUNK_ROWS // max(1, len(steps)))
-    for first in range(0, len(ranks), at_once):
-        some = known_ranks[first : first + at_once]
-        chunk = run.arrays(
-            f"SELECT rank, step, start_mono_ns, {values} FROM (SELECT {listed} FROM step) "
-            "WHERE attempt = ? AND rank BETWEEN ? AND ?",
-            [attempt, int(some[0]), int(some[-1])],
-        )
-        where = (np.searchsorted(known_ranks, chunk["rank"]), np.searchsorted(steps, chunk["step"]))
-        starts[where] = chunk["start_mono_ns"]
-        for name, matrix in columns.items():
-            matrix[where] = chunk[name]
-    return Steps(steps, columns, starts)
 
 
 def _samples(run: RunFile) -> dict[str, pd.DataFrame]:

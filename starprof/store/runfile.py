@@ -27,6 +27,11 @@ from starprof.model.schema import BY_NAME, SCHEMA_VERSION, TABLES, Table
 from starprof.store import migrate
 
 STORAGE_VERSION = "v1.2.0"
+BLOCK_BYTES = 64 << 10
+"""Size of a block of the file. A column of a row group begins a block of its own as soon as it fills most of one: with
+DuckDB's own 256 KiB, 14 bits a value take 17. Smaller than this, and long columns are no longer packed at all."""
+
+_NEW_FILE = f"(STORAGE_VERSION '{STORAGE_VERSION}', BLOCK_SIZE {BLOCK_BYTES})"
 FORMAT = "starprof"
 BOOKKEEPING = {
     "meta": {"key": "VARCHAR", "value": "VARCHAR"},
@@ -139,6 +144,24 @@ class RunFile:
         """Columns of a SELECT as numpy arrays (masked where there are NULLs)."""
         return dict(self._select(select, parameters).fetchnumpy())
 
+    def batches(self, select: str) -> Iterator[dict[str, Any]]:
+        """Rows of a SELECT without NULLs, some at a time: columns as numpy arrays. Other questions may come between."""
+        with _told(self.path):
+            cursor = self._connection.cursor()
+            try:
+                cursor.execute("USE run")
+                for batch in pa.RecordBatchReader.from_stream(cursor.sql(select)):
+                    yield {
+                        name: values.to_numpy() for name, values in zip(batch.schema.names, batch.columns, strict=True)
+                    }
+            finally:
+                cursor.close()
+
+    def limit_memory(self, megabytes: int) -> None:
+        """How much of the file may be kept in memory from now on."""
+        with _told(self.path):
+            self._connection.execute(f"SET memory_limit = '{megabytes}MB'")
+
     def answer(self, statement: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
         """Column names and rows of a user's own query, which can reach nothing but this file.
 
@@ -198,14 +221,18 @@ class RunFile:
         found = self.query("SELECT table_name FROM duckdb_tables() WHERE database_name = 'run' ORDER BY 1")
         return [name for (name,) in found]
 
+    def columns(self, table: str) -> list[str]:
+        """Names of a table's columns in the file."""
+        found = self.query(
+            "SELECT column_name FROM duckdb_columns() WHERE database_name = 'run' AND table_name = ? "
+            "ORDER BY column_index",
+            [table],
+        )
+        return [name for (name,) in found]
+
     def select_list(self, table: Table) -> str:
         """All columns of the schema's table for a SELECT: NULL for those that an older file lacks."""
-        there = {
-            name
-            for (name,) in self.query(
-                "SELECT column_name FROM duckdb_columns() WHERE database_name = 'run' AND table_name = ?", [table.name]
-            )
-        }
+        there = set(self.columns(table.name))
         return ", ".join(
             _quoted(c.name) if c.name in there else f"NULL::{c.type.value} AS {_quoted(c.name)}" for c in table.columns
         )
@@ -281,14 +308,14 @@ def copy_database(source: Path, target: Path) -> None:
     """Copy all tables of one database file to a new one, whatever is in them."""
     with duckdb.connect(":memory:", config={"threads": 1, "memory_limit": "128MB"}) as connection, _told(target):
         connection.execute(f"ATTACH '{_escaped(source)}' AS source (READ_ONLY)")
-        connection.execute(f"ATTACH '{_escaped(target)}' AS target (STORAGE_VERSION '{STORAGE_VERSION}')")
+        connection.execute(f"ATTACH '{_escaped(target)}' AS target {_NEW_FILE}")
         connection.execute("COPY FROM DATABASE source TO target")
         connection.execute("CHECKPOINT target")
 
 
 def _attach(path: Path, *, read_only: bool, wait_s: float, memory_mb: int, threads: int) -> duckdb.DuckDBPyConnection:
     is_new = not (path.exists() and path.stat().st_size)
-    options = "(READ_ONLY)" if read_only else f"(STORAGE_VERSION '{STORAGE_VERSION}')" if is_new else ""
+    options = "(READ_ONLY)" if read_only else _NEW_FILE if is_new else ""
     give_up = time.monotonic() + wait_s
     while True:
         connection = duckdb.connect(

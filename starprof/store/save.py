@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from starprof.errors import RunFileError
 from starprof.model.columns import row
@@ -16,6 +17,8 @@ from starprof.model.rundata import RankInfo, RunData, Steps
 from starprof.model.schema import BY_NAME
 from starprof.model.tables.job import ATTEMPT, CLOCK, RANK, RUN, STEP
 from starprof.store.runfile import RunFile, arrow_rows, arrow_type
+from starprof.store.starts import are_reckoned
+from starprof.store.steps import BLOCK_STEPS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,23 +86,28 @@ def _attempt_row(run: RunData) -> list[object]:
 
 
 def _step_rows(run: RunData) -> Iterator[pa.Table]:
-    """Step records as they would have been recorded, step by step; in batches."""
+    """Step records in batches, in blocks of steps and rank by rank within a block (see `starprof.store.steps`)."""
     steps: Steps = run.steps
-    step_at, rank_at = np.nonzero(steps.start_mono_ns.T)
+    reckoned = are_reckoned(steps.start_mono_ns, steps.columns.get("dur_us"))
+    for first in range(0, len(steps.steps), BLOCK_STEPS):
+        rank_at, step_at = np.nonzero(steps.start_mono_ns[:, first : first + BLOCK_STEPS])
+        for begin in range(0, len(rank_at), _ROWS_AT_ONCE):
+            part = slice(begin, begin + _ROWS_AT_ONCE)
+            yield _rows_at(run, (rank_at[part], first + step_at[part]), reckoned)
+
+
+def _rows_at(run: RunData, where: tuple[NDArray[np.int64], NDArray[np.int64]], reckoned: bool) -> pa.Table:
+    """Step records at some places of the matrices."""
+    steps = run.steps
     ranks = np.array([r.rank for r in run.ranks], dtype=np.int64)
-    for first in range(0, len(step_at), _ROWS_AT_ONCE):
-        where = (rank_at[first : first + _ROWS_AT_ONCE], step_at[first : first + _ROWS_AT_ONCE])
-        columns = {
-            "attempt": np.full(len(where[0]), run.attempt),
-            "rank": ranks[where[0]],
-            "step": steps.steps[where[1]],
-            "start_mono_ns": steps.start_mono_ns[where],
-        }
-        for name, matrix in steps.columns.items():
-            values = matrix[where]
-            missing = np.isnan(values)
-            columns[name] = pa.array(np.rint(np.where(missing, 0, values)).astype(np.int64), mask=missing)
-        yield pa.table(columns)
+    columns = {"attempt": np.full(len(where[0]), run.attempt), "rank": ranks[where[0]], "step": steps.steps[where[1]]}
+    if not reckoned:
+        columns["start_mono_ns"] = steps.start_mono_ns[where]
+    for name, matrix in steps.columns.items():
+        values = matrix[where]
+        missing = np.isnan(values)
+        columns[name] = pa.array(np.rint(np.where(missing, 0, values)).astype(np.int64), mask=missing)
+    return pa.table(columns)
 
 
 def _frame_rows(table: str, frame: pd.DataFrame) -> pa.Table:

@@ -23,9 +23,10 @@ from starprof.spool.layout import Spool
 from starprof.spool.segment import SegmentWriter
 from starprof.store import query
 from starprof.store.ingest import fold
-from starprof.store.query import STEP_VALUES, load_run, open_for_reading
+from starprof.store.query import load_run, open_for_reading
 from starprof.store.runfile import RunFile, arrow_rows
 from starprof.store.save import save_run
+from starprof.store.steps import VALUES
 
 ROWS = st.integers(0, 2**53)
 
@@ -44,7 +45,7 @@ def runs(draw: st.DrawFn) -> RunData:
     starts[0] = np.maximum(starts[0], 1)  # every step was recorded by somebody
     cells = st.one_of(st.integers(0, 10**9), st.none())
     columns = {}
-    for name in STEP_VALUES:
+    for name in VALUES:
         drawn = draw(st.lists(cells, min_size=count * length, max_size=count * length))
         values = np.array([np.nan if v is None else float(v) for v in drawn]).reshape(count, length)
         columns[name] = np.where(starts > 0, values, np.nan)
@@ -86,7 +87,7 @@ def test_a_saved_run_comes_back_as_it_was(tmp_path: Path, run: RunData) -> None:
     assert (read.attempt, read.ranks, read.clock_offset_ns) == (run.attempt, run.ranks, run.clock_offset_ns)
     np.testing.assert_array_equal(read.steps.steps, run.steps.steps)
     np.testing.assert_array_equal(read.steps.start_mono_ns, run.steps.start_mono_ns)
-    for name in STEP_VALUES:
+    for name in VALUES:
         np.testing.assert_array_equal(read.steps[name], run.steps[name])
     for name in ("cpu_sample", "nic"):
         assert_same_rows(read.samples[name], run.samples[name])

@@ -77,10 +77,18 @@ class Windows:
             values = self._known[name].T
             columns[name] = np.where(known & (values > 0), sums.T / np.maximum(values, 1.0), np.nan)
         places = self.first + np.arange(self.count, dtype=np.int64) * self.width
-        starts = np.where(known, source.starts(places), 0)
+        starts = np.where(known, self._starts(source, places), 0)
         shell = source.shell
         info = {**shell.info, RECORD_STEPS: self.width}
         return replace(shell, info=info, steps=Steps(source.numbers[places], columns, starts))
+
+    def _starts(self, source: StepSource, places: Ints) -> Ints:
+        """Start of each window, shape (R, W); steps follow each other where no start was measured."""
+        starts = source.starts(places)
+        if starts is not None:
+            return starts
+        lasting = self._sums["dur_us"].T if "dur_us" in self._sums else self._records.T
+        return 1 + np.rint((np.cumsum(lasting, axis=1) - lasting) * 1000.0).astype(np.int64)
 
 
 def _edges(offset: int, steps: int, width: int) -> Ints:
