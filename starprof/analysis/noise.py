@@ -20,6 +20,7 @@ MANY_RANKS = 8
 FEW_RANKS_VARIANCE = 2.0  # a difference of two ranks
 RARE = 0.05
 RARE_STEPS = 100
+CUT_MARGIN = 5
 WINSOR = 3.0
 WINSORED_VARIANCE = 1.0053  # of normal values over that of the same values drawn in to +-WINSOR
 FEW_VALUES_MAD = 1.2  # the median absolute deviation of n normal values is too small by about this / n
@@ -140,32 +141,57 @@ def _spread(level: Floats) -> tuple[float, float]:
 
 
 def without_steps(values: Floats, changes: int = 3) -> Floats:
-    """Residuals after taking out the best few level changes of each row (binary segmentation), shape (R, S)."""
+    """Residuals after taking out the best few level changes of each row (binary segmentation), shape (R, S).
+
+    All rows are split in lock step: each round cuts, in every row, the part whose best cut gains most.
+    """
+    rows, steps = values.shape
+    total = np.concatenate([np.zeros((rows, 1)), np.cumsum(values, axis=1)], axis=1)
+    # Edges of the parts of each row; parts of no length stand for cuts that did not pay.
+    edges = np.tile(np.array([0, steps], np.int64), (rows, 1))
+    for _ in range(changes):
+        gain, cut = _best_cut(total, edges)
+        edges = np.sort(np.concatenate([edges, np.where(gain > 0.0, cut, 0)[:, None]], axis=1), axis=1)
     result = values.copy()
-    for row in result:
-        parts = [(0, len(row))]
-        for _ in range(changes):
-            best = max(((*_best_split(row[a:b]), a, b) for a, b in parts), key=lambda part: part[0])
-            _, cut, a, b = best
-            if cut == 0:
-                break
-            parts.remove((a, b))
-            parts += [(a, a + cut), (a + cut, b)]
-        for a, b in parts:
-            row[a:b] -= row[a:b].mean()
+    length = np.diff(edges, axis=1)
+    mean = np.diff(np.take_along_axis(total, edges, axis=1), axis=1) / np.maximum(length, 1)
+    result -= np.repeat(mean.ravel(), length.ravel()).reshape(rows, steps)
     return result
 
 
-def _best_split(values: Floats, margin: int = 5) -> tuple[float, int]:
-    """Gain in squared error of the best split of a row, and its place (0 = too short)."""
-    n = len(values)
-    if n < 4 * margin:
-        return 0.0, 0
-    left = np.cumsum(values)[margin - 1 : n - margin]
-    count = np.arange(margin, n - margin + 1)
-    gain = (left - values.sum() * count / n) ** 2 * n / (count * (n - count))
-    best = int(np.argmax(gain))
-    return float(gain[best]), int(count[best])
+def _best_cut(total: Floats, edges: Ints) -> tuple[Floats, Ints]:
+    """Best cut of any part of each row: its gain in squared error (0: none) and its place, shape (R,).
+
+    Args:
+        total: running totals of the rows, shape (R, S + 1).
+        edges: edges of the parts, sorted, shape (R, P + 1).
+    """
+    rows = len(total)
+    gain, place = np.zeros(rows), np.zeros(rows, np.int64)
+    for part in range(edges.shape[1] - 1):
+        first, last = edges[:, part], edges[:, part + 1]
+        long_enough = np.flatnonzero(last - first >= 4 * CUT_MARGIN)
+        if len(long_enough) == 0:
+            continue
+        here, cut = _best_cut_within(total[long_enough], first[long_enough], last[long_enough])
+        better = here > gain[long_enough]
+        gain[long_enough[better]], place[long_enough[better]] = here[better], cut[better]
+    return gain, place
+
+
+def _best_cut_within(total: Floats, first: Ints, last: Ints) -> tuple[Floats, Ints]:
+    """The same for one part [first, last) of each row."""
+    low, high = int(first.min()) + CUT_MARGIN, int(last.max()) - CUT_MARGIN
+    at = np.arange(low, high + 1)[None, :]
+    start, end = first[:, None], last[:, None]
+    before, after = np.take_along_axis(total, start, axis=1), np.take_along_axis(total, end, axis=1)
+    length, count = (end - start).astype(np.float64), (at - start).astype(np.float64)
+    inside = (at >= start + CUT_MARGIN) & (at <= end - CUT_MARGIN)
+    off = total[:, low : high + 1] - before - (after - before) / length * count
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gain = np.where(inside, off**2 * length / (count * (length - count)), 0.0)
+    best = np.argmax(gain, axis=1)
+    return np.take_along_axis(gain, best[:, None], axis=1)[:, 0], low + best
 
 
 def _restlessness(residual: Floats, sigma: float, memory: float, settings: Settings) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from starprof.analysis.arrays import Bools, Floats, Ints
+from starprof.analysis.arrays import Bools, Floats, Ints, row_medians
 
 SPLIT_GAP = 0.25
 SPLIT_SEPARATION = 5.0
@@ -70,7 +70,7 @@ def slow_mode(values: Floats, groups: Ints) -> Bools:
     faster mode, `SPLIT_SEPARATION` times the spread inside the modes, and the faster mode is no handful.
     """
     slow = np.zeros(len(values), bool)
-    level = np.nanmedian(values, axis=1)
+    level = row_medians(values)
     for group in np.unique(groups):
         members = np.flatnonzero(groups == group)
         if len(members) < 4:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from starprof.analysis.arrays import Bools, Floats, Ints
+from starprof.analysis.arrays import Bools, Floats, Ints, medians_of_first, row_medians
 from starprof.analysis.detect import LateInterval
 from starprof.analysis.noise import MAD_TO_SIGMA
 from starprof.analysis.settings import Settings
@@ -35,8 +35,10 @@ class Shape:
 
 def robust_sigma(values: Floats) -> Floats:
     """Standard deviation per row, shape (R,), from the steps below the median only: late steps must not hide."""
-    below = np.nanmedian(values, axis=1, keepdims=True) - values
-    sigma: Floats = MAD_TO_SIGMA * np.nanmedian(np.where(below >= 0, below, np.nan), axis=1)
+    ordered = np.sort(values, axis=1)  # NaN goes last
+    middle = medians_of_first(ordered, np.sum(~np.isnan(ordered), axis=1))
+    below = medians_of_first(ordered, np.sum(ordered <= middle[:, None], axis=1))
+    sigma: Floats = MAD_TO_SIGMA * (middle - below)
     return sigma
 
 
@@ -47,7 +49,7 @@ def spikes(lateness: Floats, settings: Settings, height: float = 1.0) -> Bools:
 
 def above_usual(lateness: Floats) -> Floats:
     """Lateness above the rank's own median, 0 where not recorded, shape (R, S)."""
-    return np.nan_to_num(lateness - np.nanmedian(lateness, axis=1, keepdims=True), nan=0.0)
+    return np.nan_to_num(lateness - row_medians(lateness)[:, None], nan=0.0)
 
 
 def spike_bars(lateness: Floats, settings: Settings) -> Floats:

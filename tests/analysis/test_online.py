@@ -183,3 +183,21 @@ def test_online_and_offline_name_the_same_rank_with_onsets_three_steps_apart_at_
 )
 def test_what_is_nobodys_fault_confirms_nobody(fault):
     assert [f for _, f in events(run(faults=fault, cv=0.08)) if f.status == "confirmed"] == []
+
+
+@pytest.mark.parametrize(("recipe", "holes"), [({"ranks": 16}, 0.0), ({"ranks": 5, "steps": 700}, 0.1)])
+def test_steps_that_come_together_are_judged_as_if_they_came_one_by_one(recipe, holes):
+    data, own, blocked = stream(run(faults=slowed(1, 1.5, 120, 180) + slowed(2, 1.3, 220, None), **recipe))
+    own[np.random.default_rng(0).random(own.shape) < holes] = np.nan
+    one_by_one, together = OnlineDetector(data.ranks), OnlineDetector(data.ranks)
+    found = [f for k in range(own.shape[1]) for f in one_by_one.observe(k, own[:, k], blocked[:, k])]
+    assert [f.status for f in found] == ["provisional", "confirmed", "ended", "provisional", "confirmed"]
+    assert list(together.observe_many(np.arange(own.shape[1]), own, blocked)) == found
+    assert together.run_us == pytest.approx(one_by_one.run_us)
+
+
+def test_of_steps_that_do_not_grow_none_is_taken_in():
+    detector = OnlineDetector(run().data().ranks)
+    with pytest.raises(InputError, match="Step 4 came after step 4"):
+        detector.observe_many([3, 4, 4], np.ones((8, 3)), np.ones((8, 3)))
+    assert detector.last_step is None

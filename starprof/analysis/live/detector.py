@@ -20,17 +20,17 @@ from starprof.analysis.arrays import Bools, Floats, Ints
 from starprof.analysis.comparison import Comparison
 from starprof.analysis.detect import CONTINUES_AT, ONSET_IS_START, least_steps
 from starprof.analysis.live.finding import LiveFinding, Status, late_share_of, lost_us, mean_of, onset_of
+from starprof.analysis.live.intake import Intake, Taken, unmeasured
+from starprof.analysis.live.rules import SUDDEN_STEPS, WIDTHS, Alarms, first_suspect, look
 from starprof.analysis.noise import Noise
-from starprof.analysis.live.rules import SUDDEN_STEPS, WIDTHS, Alarms, look
 from starprof.analysis.own_time import WARM_UP_FACTOR, OwnTime
-from starprof.analysis.peers import median_of_others, peer_groups
-from starprof.analysis.live.ring import Ring
+from starprof.analysis.peers import peer_groups
 from starprof.analysis.settings import DEFAULT, Settings
 from starprof.errors import InputError
 from starprof.model.rundata import RankInfo
 
 END_Z = 4.0
-RECENT_STEPS = 32
+BLOCK_STEPS = 64
 KEPT_FINDINGS = 256
 FIRST_MEASUREMENT = 48
 KNOWN_MEMORY = 12
@@ -73,22 +73,18 @@ class OnlineDetector:
         self.history: deque[LiveFinding] = deque(maxlen=KEPT_FINDINGS)
         self.first_step: int | None = None
         self.last_step: int | None = None
-        self.run_us = 0.0
         self._groups = peer_groups([info.role for info in ranks])
-        self._members = _members(self._groups)
-        self._ring = Ring(len(ranks), max(settings.live_window_steps, 2 * int(WIDTHS[-1])))
-        self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT_STEPS)
-        self._excess_us = np.zeros(len(ranks))
+        self._intake = Intake(self._groups, max(settings.live_window_steps, 2 * int(WIDTHS[-1])), settings)
+        self._ring = self._intake.ring
         self._late: dict[int, _Late] = {}
         self._since = np.zeros(len(ranks), np.int64)
         self._slow_mode = np.zeros(len(ranks), bool)
-        self._alone_usual = np.full(len(ranks), np.nan)
-        self._usual = 0.0
         self._noise: Noise | None = None
         self._armed = False
         self._warm_up_left = settings.warm_up_steps
         self._next_measurement = FIRST_MEASUREMENT
         self._measured_before = False
+        self._block = BLOCK_STEPS
 
     @property
     def findings(self) -> tuple[LiveFinding, ...]:
@@ -104,7 +100,12 @@ class OnlineDetector:
     @property
     def healthy_step_us(self) -> float:
         """Typical recent step time if nobody were late, as in `OwnTime`; 0 before the first judged step."""
-        return float(np.median([sum(parts) for parts in self._recent])) if self._recent else 0.0
+        return self._intake.healthy_us
+
+    @property
+    def run_us(self) -> float:
+        """Wall time of the steps seen so far, but for warm-up."""
+        return self._intake.run_us
 
     def observe(self, step: int, own_us: ArrayLike, blocked_us: ArrayLike) -> tuple[LiveFinding, ...]:
         """Take in a step and say which findings are new or changed their status.
@@ -118,60 +119,89 @@ class OnlineDetector:
         Raises:
             InputError: the vectors' length is not the number of ranks, or the step number does not grow.
         """
-        own, blocked = self._checked(step, own_us, blocked_us)
-        if np.isnan(own).sum() * 2 > len(own):
-            return ()
-        if self.first_step is None:
-            self.first_step = step
-        self.last_step = step
-        if self._warm_up_left > 0:
-            self._warm_up_left -= 1
-            return ()
-        self._push(step, own, blocked)
-        if self._ring.pushed >= self._next_measurement:
-            self._measure()
-        if self._noise is None:
-            return ()
-        return self._judge(step, own, self._noise)
+        own, blocked = (np.asarray(v, dtype=np.float64) for v in (own_us, blocked_us))
+        if own.ndim != 1 or blocked.ndim != 1:
+            raise InputError(f"Step {step}: own and blocked times must have one value per rank.")
+        return self.observe_many([step], own[:, None], blocked[:, None])
 
-    def _checked(self, step: int, own_us: ArrayLike, blocked_us: ArrayLike) -> tuple[Floats, Floats]:
+    def observe_many(self, steps: ArrayLike, own_us: ArrayLike, blocked_us: ArrayLike) -> tuple[LiveFinding, ...]:
+        """Take in steps that came together: the same as `observe` on one after the other, and quicker.
+
+        Args:
+            steps: as for `observe`, shape (N,).
+            own_us: shape (R, N).
+            blocked_us: shape (R, N).
+
+        Raises:
+            InputError: as for `observe`; then none of the steps was taken in.
+        """
+        numbers, own, blocked = self._checked(steps, own_us, blocked_us)
+        changed: list[LiveFinding] = []
+        self._block = BLOCK_STEPS
+        while len(numbers):
+            count, found = self._take_some(numbers, own, blocked)
+            changed += found
+            numbers, own, blocked = numbers[count:], own[:, count:], blocked[:, count:]
+        return tuple(changed)
+
+    def _checked(self, steps: ArrayLike, own_us: ArrayLike, blocked_us: ArrayLike) -> tuple[Ints, Floats, Floats]:
+        """Copies of what was given, without impossible times and steps of which too little is known."""
+        numbers = np.array(steps, dtype=np.int64)
         own, blocked = (np.array(v, dtype=np.float64) for v in (own_us, blocked_us))
-        if own.shape != (len(self.infos),) or blocked.shape != own.shape:
-            raise InputError(f"Step {step} has {own.size} own and {blocked.size} blocked times for {len(self.infos)}.")
-        if self.last_step is not None and step <= self.last_step:
-            raise InputError(f"Step {step} came after step {self.last_step}; steps must grow.")
+        shape = (len(self.infos), len(numbers))
+        if own.shape != shape or blocked.shape != shape:
+            raise InputError(
+                f"Step {numbers[0] if len(numbers) else 0} has {len(own)} own and {len(blocked)} blocked times for "
+                f"{len(self.infos)} ranks."
+            )
+        first = numbers[0] - 1 if self.last_step is None and len(numbers) else self.last_step
+        before = np.concatenate([[first], numbers[:-1]])[: len(numbers)]
+        if (numbers <= before).any():
+            wrong = int(np.argmax(numbers <= before))
+            raise InputError(f"Step {numbers[wrong]} came after step {before[wrong]}; steps must grow.")
         own[~(np.isfinite(own) & (own >= 0.0))] = np.nan
         blocked[~(np.isfinite(blocked) & (blocked >= 0.0))] = np.nan
-        return own, blocked
+        kept = ~unmeasured(own)
+        return (numbers, own, blocked) if kept.all() else (numbers[kept], own[:, kept], blocked[:, kept])
 
-    def _push(self, step: int, own: Floats, blocked: Floats) -> None:
-        """Lateness of the step, as `Comparison.capped` has it."""
-        transfer = float(np.nanmin(blocked)) if not np.isnan(blocked).all() else 0.0
-        self._recent.append((float(np.nanmedian(own)), transfer))
-        self.run_us += float(np.nanmax(own)) + transfer
-        self._excess_us = self._lateness_us(own)
-        share = self._excess_us / max(self.healthy_step_us, 1.0)
-        cap = self.settings.lateness_cap
-        self._ring.push(step, own, transfer, np.clip(share, -cap, cap) - self._usual)
-        self._since += 1
+    def _take_some(self, steps: Ints, own: Floats, blocked: Floats) -> tuple[int, tuple[LiveFinding, ...]]:
+        """Take in as many of the steps as nothing can come of, and judge the one after them."""
+        if self.first_step is None:
+            self.first_step = int(steps[0])
+        if self._warm_up_left > 0:
+            count = min(self._warm_up_left, len(steps))
+            self._warm_up_left -= count
+            self.last_step = int(steps[count - 1])
+            return count, ()
+        count = 1 if self._late else min(self._block, len(steps))
+        self._intake.blamed = self._blamed()
+        new = self._intake.take(steps[:count], own[:, :count], blocked[:, :count])
+        quiet = self._quiet(new)
+        self._remember(new.part(0, quiet))
+        if quiet == count:
+            self._block = min(2 * self._block, BLOCK_STEPS)
+            return count, ()
+        self._block = max(4, self._block // 2)
+        self._remember(new.part(quiet, quiet + 1))
+        if self._ring.pushed >= self._next_measurement:
+            self._measure()
+        found = () if self._noise is None else self._judge(int(steps[quiet]), own[:, quiet], self._noise)
+        return quiet + 1, found
 
-    def _lateness_us(self, own: Floats) -> Floats:
-        """Own time minus the peers' centre, shape (R,); a rank without peers against its own past."""
-        late = own - self._centre(own)
-        alone = np.isnan(late) & ~np.isnan(self._alone_usual) & ~np.isnan(own)
-        if alone.any():
-            relative = (own / self._alone_usual)[:, None]
-            late[alone] = ((relative - median_of_others(relative))[:, 0] * self._alone_usual)[alone]
-        return late
+    def _quiet(self, new: Taken) -> int:
+        """How many of the new steps, oldest first, nothing can come of: neither a measurement nor a finding."""
+        if self._late:
+            return 0
+        before = min(len(new.steps), self._next_measurement - 1 - self._ring.pushed)
+        if before <= 0 or self._noise is None:
+            return max(before, 0)
+        return first_suspect(self._ring, self._since, new.late[:, :before], self._noise, self.settings)
 
-    def _centre(self, own: Floats) -> Floats:
-        """Median of the other peers that are not late themselves, shape (R,)."""
-        blamed = self._blamed()
-        good = np.where(blamed, np.nan, own)
-        padded = np.r_[good, np.nan][self._members]
-        centre = np.empty(len(own) + 1)
-        centre[self._members] = median_of_others(padded)
-        return centre[:-1]
+    def _remember(self, new: Taken) -> None:
+        if len(new.steps):
+            self._intake.remember(new)
+            self.last_step = int(new.steps[-1])
+            self._since += len(new.steps)
 
     def _blamed(self) -> Bools:
         blamed = self._slow_mode.copy()
@@ -207,12 +237,12 @@ class OnlineDetector:
             self._noise = _cautious(noise, held, own.rows, len(self.infos))
         cap = self.settings.lateness_cap
         clipped = np.clip(np.nan_to_num(comparison.lateness, nan=0.0), -cap, cap)
-        self._usual = float(np.median(clipped - comparison.capped))
+        self._intake.usual = float(np.median(clipped - comparison.capped))
         late = np.full((len(self.infos), held), np.nan)
         late[own.rows] = np.where(np.isnan(comparison.lateness), np.nan, comparison.capped)
         self._ring.restate(late)
         lowest = np.nanmedian(own.work, axis=1)
-        self._alone_usual[own.rows] = np.fmin(self._alone_usual[own.rows], lowest)
+        self._intake.alone_usual_us[own.rows] = np.fmin(self._intake.alone_usual_us[own.rows], lowest)
 
     def _own_time(self) -> OwnTime:
         """The remembered steps of the ranks that have records in most of them, as the offline analysis takes them."""
@@ -252,7 +282,7 @@ class OnlineDetector:
         """What a late rank cost in the newest step."""
         late = self._late[row]
         others = float(np.nanmax(np.r_[0.0, np.delete(own, row)]))
-        late.lost_us += lost_us(own[row], self._excess_us[row] - late.past * self.healthy_step_us, others)
+        late.lost_us += lost_us(own[row], self._intake.excess_us[row] - late.past * self.healthy_step_us, others)
 
     def _begun(self, row: int, step: int, alarms: Alarms, noise: Noise) -> LiveFinding:
         """A rank that was on time is late now."""
@@ -330,8 +360,7 @@ class OnlineDetector:
     def _current(self, row: int, late: _Late) -> LiveFinding:
         """A finding with its figures as of now."""
         level = mean_of(self._series(row, late), late.level)
-        own = float(np.median([own for own, _ in self._recent]))
-        slowdown = 1.0 + level * self.healthy_step_us / max(own, 1.0)
+        slowdown = 1.0 + level * self.healthy_step_us / max(self._intake.middle_us, 1.0)
         return replace(late.finding, lateness=level, slowdown=slowdown, lost_us=late.lost_us)
 
 
@@ -348,15 +377,6 @@ def _cautious(noise: Noise, held: int, rows: Ints, ranks: int) -> Noise:
     sigma[rows] = noise.sigma
     memory = 1.0 + (noise.memory - 1.0) * (1.0 + MEMORY_ERRORS / np.sqrt(independent))
     return replace(noise, sigma=sigma / (chosen * np.sqrt(1.0 - 1.0 / independent)), memory=memory)
-
-
-def _members(groups: Ints) -> Ints:
-    """Rows of each peer group as one column, padded with the number of ranks, shape (largest group, groups)."""
-    columns = [np.flatnonzero(groups == group) for group in np.unique(groups)]
-    padded = np.full((max(len(c) for c in columns), len(columns)), len(groups))
-    for i, column in enumerate(columns):
-        padded[: len(column), i] = column
-    return padded
 
 
 def _warm_up(own: Floats) -> int:

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 from starprof.analysis.causes import ms, pct
 from starprof.analysis.causes.base import rank_names
-from starprof.analysis.live.finding import LiveFinding
 from starprof.analysis.live.detector import OnlineDetector
+from starprof.analysis.live.finding import LiveFinding
 from starprof.analysis.spiky import MIN_ROTATING_RANKS
 from starprof.model import causes
 from starprof.model.verdict import Cost, Finding, Verdict, VerdictKind
