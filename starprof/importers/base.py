@@ -148,7 +148,7 @@ def _check_columns(matrix: Mapping[str, NDArray[np.float64]], steps: int, name: 
 
 def _check_times(frame: pd.DataFrame | None, name: str) -> None:
     """Times of single calls must be such as can be added up."""
-    for column in ("start_us", "dur_us", "min_dur_us"):
+    for column in ("start_us", "dur_us", "min_dur_us", "std_dur_us"):
         if frame is None or column not in frame or len(frame) == 0:
             continue
         values = frame[column].to_numpy(dtype=np.float64, na_value=np.nan)

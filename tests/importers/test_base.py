@@ -44,9 +44,10 @@ def test_what_cannot_be_true_is_refused_in_one_line(wrong):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("column", ["start_us", "dur_us", "min_dur_us", "std_dur_us"])
 @pytest.mark.parametrize("value", [1e300, np.inf, -np.inf])
-def test_calls_of_impossible_length_are_refused(value):
-    calls = pd.DataFrame([{**dict.fromkeys(COLLECTIVE.names), "rank": 0, "dur_us": value}])
+def test_calls_of_impossible_length_are_refused(column, value):
+    calls = pd.DataFrame([{**dict.fromkeys(COLLECTIVE.names), "rank": 0, "dur_us": 1.0, column: value}])
     with pytest.raises(InputError, match="too large"):
         build(collectives=calls)
 
