@@ -12,6 +12,7 @@ from starprof.analysis.counters import Counters, numbers
 from starprof.model.rundata import RankInfo, RunData
 
 MAX_CPU = 1 << 16
+MAX_DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,15 @@ def cpus_in(text: str) -> frozenset[int]:
 
 def numa_of_cpus(detail: str) -> dict[int, int]:
     """NUMA node per logical CPU, from the `detail` of a node's row; empty where it does not tell."""
+    return {cpu: number for number, cpus in _lists_of(detail).items() for cpu in cpus_in(cpus)}
+
+
+def cpu_lists(run: RunData) -> dict[int, dict[int, str]]:
+    """Logical CPUs of each NUMA node as a list, per node; a node whose row does not tell has an empty entry."""
+    return {node: _lists_of(detail) for node, detail in _details(run)}
+
+
+def _lists_of(detail: str) -> dict[int, str]:
     try:
         told = json.loads(detail)
     except (ValueError, RecursionError):
@@ -105,10 +115,9 @@ def numa_of_cpus(detail: str) -> dict[int, int]:
     if not isinstance(lists, dict):
         return {}
     return {
-        cpu: int(number)
+        int(number): cpus
         for number, cpus in lists.items()
-        if str(number).isdecimal() and isinstance(cpus, str)
-        for cpu in cpus_in(cpus)
+        if str(number).isdecimal() and len(str(number)) < MAX_DIGITS and isinstance(cpus, str)
     }
 
 

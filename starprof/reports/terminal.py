@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from starprof.analysis.binding_table import UNBOUND, binding_table, placing
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Finding, Verdict
 from starprof.reports import facts, words
@@ -14,6 +15,7 @@ from starprof.reports.plain import printable, to_encoding
 RANKS_AT_MOST = 24  # rows of the rank table that fit a screen
 MIN_WIDTH, MAX_WIDTH = 40, 110
 LABEL_WIDTH = 10
+PLACES_AT_MOST = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ def render(run: RunData, verdict: Verdict, terminal: Terminal) -> str:
     for number, finding in enumerate(verdict.findings, 1):
         _finding(out, number, finding, facts.total_seconds(run, verdict))
     _ranks(out, run, verdict)
+    _binding(out, run)
     _missing(out, run, verdict)
     _overhead(out, run, verdict)
     _trouble(out, run)
@@ -137,6 +140,30 @@ def _ranks(out: _Lines, run: RunData, verdict: Verdict) -> None:
         out.row(f"{rank.rank:>6} {'n' + str(rank.node):>5} {cells}{mark}", *([BOLD, RED] if row in culprits else []))
     if left_out:
         out.row(f"       … and {left_out} more ranks (fastest, median and slowest own time are shown)", DIM)
+
+
+def _binding(out: _Lines, run: RunData) -> None:
+    """Ranks that do not run beside their GPUs; the whole table is in the HTML report."""
+    places = binding_table(run)
+    if not any(place.faults for place in places):
+        return
+    out.title("Where ranks run")
+    out.text(f"{placing(places)} The HTML report has the table.", indent=3)
+    wrong = [place for place in places if place.faults and place.faults != (UNBOUND,)]
+    for place in wrong[:PLACES_AT_MOST]:
+        parts = (
+            f"GPU {place.gpu or '?'} on NUMA node {'?' if place.gpu_numa is None else place.gpu_numa}",
+            f"cores {place.cpus or '?'} on {', '.join(map(str, place.cpu_numa)) or '?'}",
+            " or ".join(place.nic),
+        )
+        ranks = "rank" if len(place.ranks) == 1 else "ranks"
+        out.text(f"{ranks} {place.who}: {', '.join(p for p in parts if p)}: {'; '.join(place.faults)}", indent=3)
+    if len(wrong) > PLACES_AT_MOST:
+        out.text(f"… and {len(wrong) - PLACES_AT_MOST} more", indent=3)
+    proposed = [place for place in wrong or places if place.command]
+    if proposed:
+        first = proposed[0]
+        out.text(f"such as, for rank {first.ranks[0]}: {first.command}", indent=3)
 
 
 def _missing(out: _Lines, run: RunData, verdict: Verdict) -> None:

@@ -14,6 +14,8 @@ import pytest
 from reports_fixtures import EVIL, healthy, make_hostile, make_run, make_verdict
 from test_pack import unpack, values_of
 
+from starprof.analysis import diagnose
+from starprof.analysis.synthetic import SyntheticRun
 from starprof.model.rundata import RunData, Steps
 from starprof.model.schema import STEP_SPANS
 from starprof.model.verdict import Verdict
@@ -234,3 +236,27 @@ def test_of_many_steps_the_page_keeps_the_spikes_and_says_that_it_shortened():
     assert spec["width"] == 3
     assert "largest of 3 steps" in page.text
     assert spec["views"][0]["z"]["shape"] == [4, 834]
+
+
+def page_of(run):
+    return render(run, diagnose(run))
+
+
+def test_where_ranks_run_is_a_table_with_what_does_not_fit_and_what_binds_it():
+    run = SyntheticRun(4, 20, gpus=True, numa_nodes=2, cpu_lists={1: "4-7", 0: "0-3", 2: "4-7", 3: "4-7"})
+    page = Page(page_of(run.data()))
+    assert "Where ranks run" in page.text
+    assert "cores on another NUMA node than its GPU (1 of 4 ranks)" in page.text
+    assert "numactl --physcpubind=2-3 --membind=0" in page.text
+
+
+def test_where_ranks_run_is_left_out_when_nothing_is_known():
+    assert "Where ranks run" not in Page(page_of(SyntheticRun(4, 20, counters=False).data())).text
+
+
+def test_names_of_interfaces_and_cores_can_t_break_out_of_the_table():
+    data = SyntheticRun(2, 20, gpus=True, numa_nodes=2).data()
+    ranks = tuple(replace(info, cpus=EVIL, detail={"gpu_pci": EVIL}) for info in data.ranks)
+    source = page_of(replace(data, ranks=ranks))
+    assert EVIL not in source
+    assert "Where ranks run" in Page(source).text

@@ -9,7 +9,18 @@ from collections.abc import Callable
 
 from starprof.reports.markup import Section
 from starprof.reports.material import Material
-from starprof.reports.sections import anatomy, counters, findings, heatmap, metadata, missing, overhead, verdict, whatif
+from starprof.reports.sections import (
+    anatomy,
+    binding,
+    counters,
+    findings,
+    heatmap,
+    metadata,
+    missing,
+    overhead,
+    verdict,
+    whatif,
+)
 
 SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
     verdict.render,
@@ -18,6 +29,7 @@ SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
     heatmap.render,
     anatomy.render,
     counters.render,
+    binding.render,
     metadata.render,
     overhead.render,
     missing.render,
