@@ -1,13 +1,14 @@
 """How often the diagnosis is right, and how often it blames the wrong one, on labelled inputs.
 
-    python benchmarks/accuracy [--set public|reports|generated|recorded]... [--generated N]
-           [--max-ranks N] [--classes] [--live] [--json]
+    python benchmarks/accuracy [--set public|reports|generated|replayed|recorded]... [--generated N]
+           [--replayed N] [--max-ranks N] [--classes] [--live] [--json]
 
 Sets: `public`, traces that others have published and whose answer is known; `reports`, faults that people have
-reported, as small generated inputs; `generated`, random synthetic runs; `recorded`, real jobs with an injected fault
-(minutes; only when asked for). `--live` also feeds each generated run step by step to the detector for running jobs,
-and tells how many steps after the onset it speaks. Beside the diagnosis stand simple rules that other tools use. Exit
-code 1 when a rank was wrongly blamed or an answer that is sure is wrong in `public`, `reports` or `recorded`.
+reported, as small generated inputs; `generated`, random synthetic runs; `replayed`, random traces of pipeline-parallel
+jobs, operation by operation; `recorded`, real jobs with an injected fault (minutes; only when asked for). `--live` also
+feeds each generated run step by step to the detector for running jobs, and tells how many steps after the onset it
+speaks. Beside the diagnosis stand simple rules that other tools use. Exit code 1 when a rank was wrongly blamed or an
+answer that is sure is wrong in `public`, `reports` or `recorded`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import live
 import numpy as np
 import public
 import recorded
+import replayed
 import reported
 from label import Told, told
 from rules import RULES, named_by
@@ -144,6 +146,8 @@ def _cases(name: str, options: argparse.Namespace, folder: Path) -> Iterator[Cas
         yield from reported.cases()
     elif name == "recorded":
         yield from recorded.cases(folder)
+    elif name == "replayed":
+        yield from replayed.cases(options.replayed, options.first_seed)
     else:
         yield from generated.cases(options.runs, (options.min_ranks, options.max_ranks), options.first_seed)
 
@@ -208,8 +212,9 @@ def _row(name: str, figures: dict[str, float | int | None], columns: tuple[str, 
 def main() -> int:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--set", action="append", choices=["public", "reports", "generated", "recorded"])
+    parser.add_argument("--set", action="append", choices=["public", "reports", "generated", "replayed", "recorded"])
     parser.add_argument("--generated", "--runs", dest="runs", type=int, default=300, help="generated runs")
+    parser.add_argument("--replayed", type=int, default=200, help="generated op traces")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--min-ranks", type=int, default=8)
     parser.add_argument("--max-ranks", type=int, default=256)
@@ -222,7 +227,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         tallies = {
             name: run_set(name, _cases(name, options, Path(folder)), verbose=options.verbose, watch=options.live)
-            for name in options.set or ("public", "reports", "generated")
+            for name in options.set or ("public", "reports", "generated", "replayed")
         }
     if options.json:
         answer = {

@@ -53,7 +53,7 @@ class ReplaySettings:
     """
 
     min_steps: int = 3
-    min_slow_steps: int = 10
+    min_slow_steps: int = 5
     min_straggler_cost_share: float = 0.02
     min_plain_cost_share: float = 0.005
     min_other_cost_share: float = 0.05

@@ -66,6 +66,33 @@ def test_a_kernel_that_does_not_tell_its_kind_has_that_of_the_call_around_its_la
     assert run.collectives["name"].tolist() == ["reduce_scatter"]
 
 
+@pytest.mark.parametrize("called_until", [15, 60])
+def test_a_call_on_the_host_is_what_its_name_says_whether_its_caller_has_returned_or_not(tmp_path, called_until):
+    """Gloo does a reduce-scatter as an all-reduce, and its caller has returned on one rank and not on the other."""
+    called = event("cpu_op", "c10d::_reduce_scatter_base_", 10, called_until - 10)
+    run = read_one(tmp_path, document(called, event("user_annotation", "gloo:all_reduce", 20, 30, tid=2)))
+    assert run.collectives["name"].tolist() == ["all_reduce"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)",
+        "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)",
+        "void mscclKernel_Sum_float_LL_false(ncclDevComm*, mscclAlgo*, mscclWork*)",
+        "mscclKernel_Sum_float_Simple_false",
+        "rcclDevKernel_Generic",
+        "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)",
+    ],
+)
+def test_kernels_of_nccl_rccl_and_msccl_are_calls_and_others_are_not(tmp_path, name):
+    around = event("user_annotation", "nccl:all_reduce", 8, 4)
+    launch = event("cuda_runtime", "hipLaunchKernel", 10, 1, correlation=7)
+    kernel = event("kernel", name, 40, 10, correlation=7)
+    run = read_one(tmp_path, document(around, launch, kernel, event("kernel", "Cijk_Ailk_Bljk_SB_MT64x64", 20, 5)))
+    assert run.collectives["name"].tolist() == ["all_reduce"]
+
+
 def test_kernels_without_any_kind_are_collectives_unless_the_trace_holds_sends(tmp_path):
     unknown = event("kernel", KERNELS["rccl"], 40, 10)
     alone = read_one(tmp_path, document(unknown))

@@ -50,7 +50,7 @@ def against_the_past(logs: Floats, ratio: float, settings: Settings) -> list[Hig
     known = ~np.isnan(logs).all(axis=0)
     usual = np.full(logs.shape[1], np.nan)
     usual[known] = np.nanquantile(logs[:, known], USUALLY, axis=0)
-    found = high_rows(logs - usual, float(np.log(ratio)), least_steps(steps, settings), settings.replay)
+    found = high_rows(logs - usual, float(np.log(ratio)), least_steps(steps, settings), settings.replay, fewest=1)
     rest = max(settings.replay.min_steps, least_steps(steps, settings) // 2)
     return [high for high in found if steps - (high.end - high.first) >= rest]
 

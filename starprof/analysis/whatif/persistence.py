@@ -29,7 +29,7 @@ class High:
         return slice(self.first, self.end)
 
 
-def high_rows(series: Floats, least: float, min_steps: int, settings: ReplaySettings) -> list[High]:
+def high_rows(series: Floats, least: float, min_steps: int, settings: ReplaySettings, *, fewest: int = 2) -> list[High]:
     """Rows that are persistently high.
 
     Args:
@@ -37,10 +37,11 @@ def high_rows(series: Floats, least: float, min_steps: int, settings: ReplaySett
         least: least height.
         min_steps: least length of an interval.
         settings: thresholds.
+        fewest: rows that are needed: two where they are held against each other.
     """
     usual = _nan_median(series)
     known = usual[~np.isnan(usual)]
-    if len(known) < 2 or len(series) < min_steps:
+    if len(known) < fewest or len(series) < min_steps:
         return []
     # Around 0, by the lower median: of two rows the lower one tells how healthy ones differ.
     spread = _MAD * float(np.sort(np.abs(known))[(len(known) - 1) // 2])

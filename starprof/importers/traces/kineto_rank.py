@@ -80,11 +80,12 @@ def read_rank(source: Source) -> RankTrace:
 
 
 def _calls(found: Collected, events: list[Event]) -> Calls:
+    on_host = events is found.kept["host_call"]
     told = _launched_us(found, events)
     launched = np.where(np.isnan(told), np.array([e.ts for e in events], np.float64), told)
     order = np.argsort(launched, kind="stable")
     events, launched = [events[i] for i in order], launched[order]
-    kinds = _kinds(found, events, told[order])
+    kinds = _kinds(found, events, told[order], on_host=on_host)
     args = [e.args for e in events]
     return Calls(
         start_us=np.array([e.ts for e in events], np.float64),
@@ -111,9 +112,13 @@ def _launched_us(found: Collected, events: list[Event]) -> Floats:
     return np.where(known, moments[order][at], np.nan)
 
 
-def _kinds(found: Collected, events: list[Event], launched: Floats) -> list[str]:
-    """Kind of each call: as it says itself, as the annotation around its launch says, as its kernel's name says."""
-    around = _annotation_around(found.kept["calling"], launched)
+def _kinds(found: Collected, events: list[Event], launched: Floats, *, on_host: bool) -> list[str]:
+    """Kind of each call: as it says itself, as the annotation around its launch says, as its kernel's name says.
+
+    A call on the host tells by its name what it is. What the program called, and may call as something else (a
+    reduce-scatter of gloo is an all-reduce), is over by then on one rank and not yet on another.
+    """
+    around = _annotation_around([] if on_host else found.kept["calling"], launched)
     kinds = []
     for event, annotation in zip(events, around, strict=True):
         told = event.args.collective if event.args is not None else None
