@@ -60,8 +60,8 @@ def analyze(
 
 def _diagnosed(jobs: Jobs, outputs: Outputs, known: list[Profile], gpu_hour_price: float | None) -> list[Done]:
     """Every job's verdict; its run is gone when the next one is read."""
-    from starprof.analysis import diagnose
     from starprof.analysis.baseline import against, profile_of
+    from starprof.analysis.long.choice import diagnosed
     from starprof.cli.jobs import Done
     from starprof.cli.summary import rendered
     from starprof.importers.jobs import Failed
@@ -72,18 +72,20 @@ def _diagnosed(jobs: Jobs, outputs: Outputs, known: list[Profile], gpu_hour_pric
         if isinstance(run, Failed):
             done.append(Done(job, None, error=run.reason))
             continue
-        verdict, profile = diagnose(run), profile_of(run)
+        told, verdict = diagnosed(run)
+        profile = profile_of(told)
         if known:
             verdict = against(verdict, profile, known)
         verdict = priced(verdict, gpu_hour_price)
-        outputs.make(len(done), run, verdict)
-        done.append(Done(job, verdict, profile, rendered(run, verdict), note_of(run)))
+        outputs.make(len(done), run, verdict, told)
+        done.append(Done(job, verdict, profile, rendered(told, verdict), note_of(told)))
     return done
 
 
 def _with_siblings(done: list[Done], outputs: Outputs) -> None:
     """Runs that lie beside each other are held against each other; those that this changes are read once more."""
     from starprof.analysis.baseline import clean_sibling, with_sibling
+    from starprof.analysis.long.choice import shown
     from starprof.cli.summary import rendered
     from starprof.importers.jobs import names_of
 
@@ -100,8 +102,9 @@ def _with_siblings(done: list[Done], outputs: Outputs) -> None:
         name = next(n for n, other in zip(names, done, strict=True) if other.profile is sibling)
         one.verdict = with_sibling(one.verdict, sibling, name)
         run = one.job.read()
-        outputs.make(number, run, one.verdict)
-        one.text = rendered(run, one.verdict)
+        told = shown(run)
+        outputs.make(number, run, one.verdict, told)
+        one.text = rendered(told, one.verdict)
 
 
 def _show(done: list[Done], left: Mapping[str, str], outputs: Outputs, *, as_json: bool) -> None:

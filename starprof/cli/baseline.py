@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from starprof.cli.runs import run_as_shown
 from starprof.spool.layout import RUN_SUFFIX
 
 if TYPE_CHECKING:
@@ -42,10 +43,9 @@ def profiles(paths: Sequence[str]) -> list[Profile]:
 def _behind(path: str) -> list[Profile]:
     from starprof.analysis.baseline import profile_of
     from starprof.importers.jobs import Failed, opened
-    from starprof.store.query import load_run
 
     if path.endswith(RUN_SUFFIX):
-        profile = profile_of(load_run(Path(path)))
+        profile = profile_of(run_as_shown(Path(path)))
         return [profile] if profile is not None else []
     with opened([path]) as jobs:
         runs = (profile_of(run) for _, run in jobs.each() if not isinstance(run, Failed))

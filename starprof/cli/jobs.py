@@ -76,12 +76,12 @@ class Outputs:
                 raise StarprofError(f"can't write there: {error.strerror or error}") from error
             yield
 
-    def make(self, number: int, run: RunData, verdict: Verdict) -> None:
-        """Make the files of one job."""
+    def make(self, number: int, run: RunData, verdict: Verdict, shown: RunData) -> None:
+        """Make the files of one job: the run is kept as it is, the page shows it as `shown`."""
         from starprof.reports import html, write
 
         if self.page is not None:
-            write.write(self._made(self.page, number), html.render(run, verdict))
+            write.write(self._made(self.page, number), html.render(shown, verdict))
         if self.run is not None:
             self._save(run, self._made(self.run, number))
 

@@ -9,6 +9,7 @@ import typer
 
 from starprof.cli.baseline import BASELINE, profiles
 from starprof.cli.price import GPU_HOUR_PRICE, priced
+from starprof.cli.runs import run_and_verdict
 
 
 def register(app: typer.Typer) -> None:
@@ -25,17 +26,14 @@ def report(
     redact: bool = typer.Option(False, "--redact", help="Replace host names, commands, paths, addresses and UUIDs."),
 ) -> None:
     """Write a self-contained HTML page: who is slow, why, what it costs, with every chart."""
-    from starprof.analysis import diagnose
     from starprof.analysis.baseline import against, profile_of
     from starprof.reports import html, write
     from starprof.reports.redact import redacted
     from starprof.reports.words import file_size
-    from starprof.store.query import load_run
 
     write.check_target(output, force=force)
     known = profiles(baseline)
-    data = load_run(run)
-    verdict = diagnose(data)
+    data, verdict = run_and_verdict(run)
     if known:
         verdict = against(verdict, profile_of(data), known)
     verdict = priced(verdict, gpu_hour_price)

@@ -13,6 +13,7 @@ import typer
 
 from starprof.cli.baseline import BASELINE, profiles
 from starprof.cli.price import GPU_HOUR_PRICE, priced
+from starprof.cli.runs import run_and_verdict
 
 if TYPE_CHECKING:
     from starprof.model.rundata import RunData
@@ -32,13 +33,10 @@ def summary(
     baseline: list[str] = BASELINE,
 ) -> None:
     """Say who is slow, why, what it costs and what to do."""
-    from starprof.analysis import diagnose
     from starprof.analysis.baseline import against, profile_of
-    from starprof.store.query import load_run
 
     known = profiles(baseline)
-    data = load_run(run)
-    verdict = diagnose(data)
+    data, verdict = run_and_verdict(run)
     if known:
         verdict = against(verdict, profile_of(data), known)
     verdict = priced(verdict, gpu_hour_price)

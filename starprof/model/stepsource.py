@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
     from starprof.model.rundata import RunData
 
-RECORD_STEPS = "record_steps"
-"""Key in a run's info: how many steps each of its step records is the mean of; 1 when absent."""
-
 
 @dataclass(frozen=True, slots=True)
 class StepBlock:

@@ -28,6 +28,7 @@ VALUES = tuple(n for n in STEP.names if n not in {"attempt", "rank", "step", "st
 MAX_HOLES = 4
 _CHUNK_ROWS = 250_000
 _PIECE_BYTES = 24 << 20
+_BLOCKWISE_MB = 64
 
 
 def load_steps(
@@ -115,6 +116,7 @@ class RunFileSteps:
     def blocks(self, first: int, end: int, size: int, columns: Sequence[str]) -> Iterator[StepBlock]:
         """Some steps in order, at most `size` at a time; read from the file in larger pieces."""
         wanted = [name for name in columns if name not in self.zeros]
+        self._run.limit_memory(_BLOCKWISE_MB)
         for start, stop in self._pieces(first, end, size, len(wanted)):
             matrices = self._read(start, stop, wanted)
             for begin in range(start, stop, size):

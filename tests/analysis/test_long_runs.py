@@ -1,5 +1,7 @@
 """Runs too long for memory: judged block by block, with the answer that the whole matrix would give."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from live import slowed
@@ -7,12 +9,17 @@ from verdicts import blamed
 
 from starprof.analysis import diagnose
 from starprof.analysis.long.matrix import MatrixSource
-from starprof.analysis.long.run import diagnose_long
+from starprof.analysis.long.run import diagnose_long, judged_scan
 from starprof.analysis.long.scan import Budget, scan_run
+from starprof.analysis.long.slowdown import counted, quantile
+from starprof.analysis.long.work import centre_of, reference_of
 from starprof.analysis.own_time import own_time
 from starprof.analysis.peers import peer_centre
 from starprof.analysis.settings import DEFAULT
 from starprof.analysis.synthetic import SyntheticRun
+from starprof.model.rundata import Steps
+from starprof.store.query import open_steps
+from starprof.store.save import save_run
 
 STEPS = 4_096
 SMALL = Budget(block_cells=2_048, raw_cells=2_048, kept_cells=2_048, least_columns=128)
@@ -125,3 +132,70 @@ def test_a_rank_without_records_stays_unknown():
     scan = scan_run(MatrixSource(made.data()), budget=SMALL)
     assert np.isnan(scan.slowdown()[6])
     assert blamed(long_verdict(made)) == {3}
+
+
+def test_from_a_run_file_the_answer_is_that_of_the_matrices(tmp_path):
+    made = run(*slowed(5, 1.5, 3_000, 3_030), *slowed(3, 1.2, 1_001, None)).data()
+    save_run(made, tmp_path / "long.starprof")
+    with open_steps(tmp_path / "long.starprof") as source:
+        stored = diagnose_long(source, budget=SMALL).verdict
+    (a, b), (c, d) = stored.findings, diagnose_long(MatrixSource(made), budget=SMALL).verdict.findings
+    assert [(f.ranks, f.onset_step, f.end_step) for f in (a, b)] == [
+        (f.ranks, f.onset_step, f.end_step) for f in (c, d)
+    ]
+    assert blamed(stored) == {3, 5}
+
+
+def test_ranks_are_compared_with_those_of_their_own_stage():
+    made = run(*slowed(6, 1.3, 0, None)).data()
+    slower = {name: np.where(np.arange(8)[:, None] % 2, 1.0, 1.5) * v for name, v in made.steps.columns.items()}
+    ranks = tuple(replace(info, role={"pp": i % 2, "dp": i // 2}) for i, info in enumerate(made.ranks))
+    staged = replace(made, ranks=ranks, steps=Steps(made.steps.steps, slower, made.steps.start_mono_ns))
+    slowdown = scan_run(MatrixSource(staged), budget=SMALL).slowdown()
+    assert np.allclose(np.delete(slowdown, 6), 1.0, atol=0.05)
+    assert slowdown[6] == pytest.approx(1.3, abs=0.05)
+
+
+def test_holes_in_the_records_are_no_work_and_no_lateness():
+    made = run(*slowed(3, 1.3, 0, None)).data()
+    holes = np.random.default_rng(0).random(made.steps["dur_us"].shape) < 0.05
+    columns = {name: np.where(holes, np.nan, values) for name, values in made.steps.columns.items()}
+    broken = replace(made, steps=Steps(made.steps.steps, columns, np.where(holes, 0, made.steps.start_mono_ns)))
+    scan = scan_run(MatrixSource(broken), budget=SMALL)
+    assert np.allclose(scan.slowdown(), scan_run(MatrixSource(made), budget=SMALL).slowdown(), atol=0.01)
+    assert np.isfinite(scan.centre_us).all()
+    assert {rank for f in diagnose_long(MatrixSource(broken), budget=SMALL).verdict.findings for rank in f.ranks} == {3}
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 7, 8, 70, 71])
+@pytest.mark.parametrize("whole", [True, False])
+def test_references_are_the_medians_of_the_other_ranks(ranks, whole):
+    work = np.random.default_rng(ranks).normal(100.0, 5.0, (20, ranks)).astype(np.float32)
+    if not whole:
+        work[3, 1] = np.nan
+    found = np.broadcast_to(reference_of(work, whole, np.zeros(ranks, np.int64)), work.shape)
+    exact = peer_centre(work.T.astype(np.float64), np.zeros(ranks, np.int64)).T
+    seen = ~np.isnan(work)
+    assert np.allclose(found[seen], exact[seen], rtol=0.01 if ranks > 64 else 1e-6, equal_nan=True)
+    assert np.allclose(centre_of(work, whole), np.nanmedian(work, axis=1), rtol=1e-6)
+
+
+def test_quantiles_of_the_slowdown_are_within_half_a_bin():
+    ratio = np.random.default_rng(0).lognormal(0.3, 0.2, (5_000, 3)).astype(np.float32)
+    counts = counted(ratio, whole=True)
+    for share in (0.05, 0.5, 0.95):
+        assert np.allclose(quantile(counts, share), np.quantile(ratio, share, axis=0), rtol=0.005)
+
+
+def test_the_verdict_of_the_scan_alone_names_the_lasting_slowness():
+    scan = scan_run(MatrixSource(run(*slowed(3, 1.2, 1_001, None)).data()), budget=SMALL)
+    verdict = judged_scan(scan)
+    assert blamed(verdict) == {3}
+    assert abs(verdict.findings[0].onset_step - 1_001) <= scan.width
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_many_healthy_ranks_with_heavy_tails_are_not_accused(seed):
+    made = SyntheticRun(ranks=96, steps=1_024, counters=False, seed=seed, cv=0.15, heavy_tail=True).data()
+    small = Budget(block_cells=96 * 128, raw_cells=96 * 256, kept_cells=96 * 128, least_columns=128)
+    assert diagnose_long(MatrixSource(made), budget=small).verdict.verdict == "none"

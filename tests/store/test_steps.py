@@ -57,7 +57,8 @@ def test_rows_may_lie_in_the_file_in_any_order(spool: Spool, run_file: Path) -> 
 
 
 def test_steps_far_apart_are_counted_by_their_places(spool: Spool, run_file: Path) -> None:
-    cells = [{"attempt": 0, "rank": 0, "step": s, "start_mono_ns": s + 1, "dur_us": s % 7} for s in (3, 10**9, 2 * 10**12)]
+    numbers = (3, 10**9, 2 * 10**12)
+    cells = [{"attempt": 0, "rank": 0, "step": s, "start_mono_ns": s + 1, "dur_us": s % 7} for s in numbers]
     send(spool, rows_frame("step", 0, *cells, stream="n0-1-1/slots"))
     fold(spool, run_file)
     with open_steps(run_file) as source:

@@ -34,6 +34,10 @@ class MatrixSource:
         """Columns that hold any value."""
         return tuple(name for name, values in self._run.steps.columns.items() if not np.isnan(values).all())
 
+    def whole(self) -> RunData:
+        """The run itself."""
+        return self._run
+
     def blocks(self, first: int, end: int, size: int, columns: Sequence[str]) -> Iterator[StepBlock]:
         """Copies of some steps, step by step."""
         steps = self._run.steps

@@ -11,7 +11,7 @@ from starprof.analysis.arrays import Floats, Ints
 from starprof.analysis.long.work import Singles
 from starprof.model.rundata import RunData, Steps
 from starprof.model.schema import STEP_SPANS
-from starprof.model.stepsource import RECORD_STEPS, StepBlock, StepSource
+from starprof.model.stepsource import StepBlock, StepSource
 from starprof.model.tables.job import STEP
 
 KEPT_COLUMNS = (
@@ -79,8 +79,7 @@ class Windows:
         places = self.first + np.arange(self.count, dtype=np.int64) * self.width
         starts = np.where(known, self._starts(source, places), 0)
         shell = source.shell
-        info = {**shell.info, RECORD_STEPS: self.width}
-        return replace(shell, info=info, steps=Steps(source.numbers[places], columns, starts))
+        return replace(shell, steps=Steps(source.numbers[places], columns, starts))
 
     def _starts(self, source: StepSource, places: Ints) -> Ints:
         """Start of each window, shape (R, W); steps follow each other where no start was measured."""
