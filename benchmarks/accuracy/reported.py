@@ -15,6 +15,7 @@ import reported_input
 import reported_network
 import reported_pauses
 import reported_regimes
+import reported_topology
 from truth import Case
 
 THEMES = (
@@ -25,6 +26,7 @@ THEMES = (
     reported_gpus,
     reported_network,
     reported_files,
+    reported_topology,
 )
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from starprof.analysis.binding import Binding, bindings, cpu_lists
 from starprof.analysis.counters import Counters
-from starprof.analysis.machine import Machine, machines
+from starprof.analysis.machine import Machine, address, machines
 from starprof.analysis.network.rails import Rail, gpu_pci, rails
 from starprof.model.rundata import RankInfo, RunData
 
@@ -94,7 +94,7 @@ def _place(info: RankInfo, binding: Binding, rail: Rail, machine: Machine, pci: 
     return Place(
         ranks=(info.rank,),
         nodes=1,
-        gpu=pci or info.gpu_uuid or "",
+        gpu=address(pci) if pci else info.gpu_uuid or "",
         gpu_numa=gpu_numa,
         cpus=binding.cpus,
         cpu_numa=binding.cpu_numa,

@@ -49,7 +49,7 @@ def network_finding(context: Context, slowness: Slowness) -> Finding:
     return replace(
         base,
         cause=causes.UNKNOWN,
-        evidence=(first, seen),
+        evidence=(first, seen, *place.partly),
         action="Check whether the program communicates more from that step on (bucket size, extra collectives).",
         next="Measure the bandwidth of every pair of nodes (iperf3, nccl-tests) while the job runs slowly."
         if place.seen

@@ -55,6 +55,7 @@ class Location:
         third: a place to test the two against.
         rail: the only interface of the blamed node whose sockets are slow, "" where that can't be told.
         switches: the recorded switch whose links upwards are slow, or the two ends of a slow path between switches.
+        partly: what counters show that covers a part of the slowness only, in words.
     """
 
     places: tuple[int, ...] = ()
@@ -69,6 +70,7 @@ class Location:
     third: int | None = None
     rail: str = ""
     switches: tuple[str, ...] = ()
+    partly: tuple[str, ...] = ()
 
 
 def locate(windows: Windows, counters: Counters) -> Location:

@@ -9,11 +9,11 @@ import numpy as np
 from starprof.analysis.causes.base import longest_run
 from starprof.analysis.findings import Context
 from starprof.analysis.network.links import Windows
-from starprof.analysis.network.location import Location, locate
+from starprof.analysis.network.location import locate
 from starprof.analysis.own_time import OwnTime
 from starprof.analysis.shared import slow_from_the_start, transfer_rises
 from starprof.analysis.slowness import Slowness
-from starprof.analysis.wire import WireCase, WireCause, explain_wire
+from starprof.analysis.wire import WireCase, explain_wire, partly_explained
 
 COLLATERAL_SLACK = 10
 HIGH_TRANSFER_SHARE = 0.2
@@ -30,7 +30,10 @@ def slow_reductions(context: Context) -> list[Slowness]:
         past = longest_run(~rise.steps)
         windows = Windows(own, (rise.start, rise.end), past if past[1] - past[0] >= settings.min_slow_steps else None)
         place = locate(windows, context.counters)
-        wire = _cause(context, windows, rise.before_us, rise.after_us, place)
+        case = WireCase(context.own, context.counters, windows, rise.before_us, rise.after_us, place)
+        wire = explain_wire(case, settings)
+        if wire is None:
+            place = replace(place, partly=partly_explained(case))
         result.append(replace(rise, place=place, wire=wire))
     if result or max(np.median(own.transfer), np.mean(own.transfer)) < HIGH_TRANSFER_SHARE * own.healthy_step_us:
         return result
@@ -43,7 +46,8 @@ def _always_slow(context: Context) -> list[Slowness]:
     windows = Windows(own, (0, own.shape[1]), None)
     place = locate(windows, context.counters)
     typical = float(np.median(own.transfer))
-    wire = _cause(context, windows, float("nan"), typical, place)
+    case = WireCase(own, context.counters, windows, float("nan"), typical, place)
+    wire = explain_wire(case, context.settings)
     if wire is not None:
         # Without a known speed ratio at least what the quickest steps show could be had.
         quick = float(np.percentile(own.transfer, QUICK_STEPS))
@@ -56,11 +60,6 @@ def _always_slow(context: Context) -> list[Slowness]:
         return []
     # What the same transfer would take at the rate that the other links show.
     return [replace(slow_from_the_start(own, own.transfer * (1.0 - ratio)), place=place)]
-
-
-def _cause(context: Context, windows: Windows, before_us: float, after_us: float, place: Location) -> WireCause | None:
-    case = WireCase(context.own, context.counters, windows, before_us, after_us, place)
-    return explain_wire(case, context.settings)
 
 
 def collateral(ranks: list[Slowness], network: list[Slowness]) -> tuple[list[Slowness], list[Slowness]]:

@@ -6,9 +6,12 @@ that only the sockets' round trips show is located afterwards (`starprof.analysi
 
 from __future__ import annotations
 
+from starprof.analysis.causes.base import pct
 from starprof.analysis.settings import Settings
 from starprof.analysis.wire import loss, lower_speed, more_communication, nvlink, pfc, saturation, wrong_interface
 from starprof.analysis.wire.base import WireCase, WireCause, WireRule
+
+MIN_MENTIONED = 0.1
 
 RULES: tuple[WireRule, ...] = (
     nvlink.explain,
@@ -27,4 +30,10 @@ def explain_wire(case: WireCase, settings: Settings) -> WireCause | None:
     return next((c for c in found if c is not None and c.share >= settings.min_cause_share), None)
 
 
-__all__ = ["RULES", "WireCase", "WireCause", "WireRule", "explain_wire"]
+def partly_explained(case: WireCase) -> tuple[str, ...]:
+    """What counters show that covers a part of it only, in words; for when `explain_wire` has found nothing."""
+    found = [cause for rule in RULES if (cause := rule(case)) is not None and cause.share >= MIN_MENTIONED]
+    return tuple(f"{cause.evidence[0]} That covers {pct(cause.share)} of what it takes longer." for cause in found)
+
+
+__all__ = ["RULES", "WireCase", "WireCause", "WireRule", "explain_wire", "partly_explained"]
