@@ -157,7 +157,7 @@ def _truth(run: SyntheticRun, drawn: tuple[Drawn, ...]) -> Truth:
         verdicts,
         ranks=frozenset().union(*(each.ranks for each in blamed)),
         tolerated=frozenset().union(*(each.tolerated for each in drawn)),
-        causes=frozenset().union(*(each.causes | each.places for each in about)),
+        causes=frozenset().union(*(each.causes | each.places for each in (drawn if blamed else about))),
         onset=None if alone is None or alone.shape == "intermittent" else alone.start,
         sure=len(drawn) == 1 and jobs.quiet(run) and all(_clear(each) for each in drawn),
     )
@@ -171,7 +171,7 @@ def _clear(drawn: Drawn) -> bool:
 def _label(run: SyntheticRun, drawn: tuple[Drawn, ...], fault: str) -> Label:
     right: dict[int, frozenset[str]] = {}
     for each in drawn:
-        for rank in each.ranks:
+        for rank in each.ranks | each.tolerated:
             right[rank] = right.get(rank, frozenset()) | each.causes
     whens = [each.when.shape for each in drawn if each.when is not None]
     return Label(

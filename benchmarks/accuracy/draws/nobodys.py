@@ -9,7 +9,7 @@ import numpy as np
 from draws.drawn import Draw, Drawn, Maker, Need
 from draws.gpu_faults import PLACES as COMPUTE_PLACES
 from draws.gpu_faults import thermal
-from starprof.analysis.synthetic import Dealt, Quota, Slow, Trouble
+from starprof.analysis.synthetic import Dealt, Slow, Trouble
 from starprof.analysis.synthetic.faults import CPU_PHASES
 from starprof.model import causes
 
@@ -123,9 +123,17 @@ def larger_batches(draw: Draw) -> Drawn:
 
 def all_limited(draw: Draw) -> Drawn:
     """A quota stops all ranks from the first step on."""
-    limits = tuple(Quota(rank, draw.between(0.5, 1.2) * _own_us(draw), 0.9) for rank in range(draw.run.ranks))
+    usual = {name: draw.run.phases_us[name] for name in CPU_PHASES}
+    us = draw.between(0.5, 1.2) * _own_us(draw)
+    limit = Trouble(
+        tuple(range(draw.run.ranks)),
+        {name: us * part / sum(usual.values()) for name, part in usual.items()},
+        shows={"cgroup_sample.quota_us": 60_000.0},
+        counts={"cgroup_sample.throttled_us": draw.between(0.85, 1.1)},
+        share=0.9,
+    )
     return Drawn(
-        limits,
+        (limit,),
         causes=frozenset({causes.CGROUP_THROTTLING}),
         places=frozenset({causes.UNKNOWN}),
         evidence=("cgroup_sample", "cgroup"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,12 +16,20 @@ from starprof.model.schema import BY_NAME
 if TYPE_CHECKING:
     import pandas as pd
 
-    from starprof.analysis.arrays import Bools, Floats
+    from starprof.analysis.arrays import Bools, Floats, Ints
     from starprof.analysis.synthetic.run import SyntheticRun
     from starprof.analysis.synthetic.sampling import Sampling
 
 GPU_ID_0 = 40
 """Id of rank 0's GPU in the dictionary; rank r has GPU_ID_0 + r."""
+
+OF_RANK = {
+    "process_sample": ("rank", 0),
+    "tcp_sample": ("rank", 0),
+    "cgroup_sample": ("cgroup", 1),
+    "gpu_sample": ("gpu", GPU_ID_0),
+}
+"""Tables whose rows belong to a rank, the key that tells which, and what that is for rank 0."""
 
 Spells = tuple[tuple[int, int], ...]
 
@@ -124,11 +132,32 @@ class Trouble:
     def _count(
         self, run: SyntheticRun, frames: Mapping[str, pd.DataFrame], sampling: Sampling, name: str, lost_us: Floats
     ) -> None:
-        for rank in self.on:
-            frame, column, of_device = _place(run, frames, name, (rank,))
-            times = frame["mono_ns"].to_numpy(np.float64)
-            grown = np.rint(np.interp(times, sampling.edges_ns, np.r_[0.0, np.cumsum(lost_us[rank])]))
-            frame[column] = frame[column].to_numpy(np.float64) + np.where(of_device, grown, 0.0)
+        """Add to the counters of ranks, or of their nodes, what was lost until each sample."""
+        table, _, column = name.partition(".")
+        frame = frames[table]
+        times, values = frame["mono_ns"].to_numpy(np.float64), frame[column].to_numpy(np.float64).copy()
+        for ranks, rows in _counting(run, frames, name, self.on):
+            grown = np.r_[0.0, np.cumsum(lost_us[list(ranks)].sum(axis=0))]
+            values[rows] += np.rint(np.interp(times[rows], sampling.edges_ns, grown))
+        frame[column] = values
+
+
+def _counting(
+    run: SyntheticRun, frames: Mapping[str, pd.DataFrame], name: str, ranks: tuple[int, ...]
+) -> Iterator[tuple[tuple[int, ...], Ints]]:
+    """(ranks, rows that count what these lose): each rank's own process or device, its CPU, else its node."""
+    table = name.partition(".")[0]
+    if table in OF_RANK:
+        key, first = OF_RANK[table]
+        rows_of = frames[table].groupby(key).indices
+        yield from (((rank,), rows_of[rank + first]) for rank in ranks)
+        return
+    by_node: dict[int, tuple[int, ...]] = {}
+    for rank in ranks:
+        node = int(run.node_of[rank])
+        by_node[node] = (*by_node.get(node, ()), rank)
+    for group in [(rank,) for rank in ranks] if table == "cpu_sample" else by_node.values():
+        yield group, np.flatnonzero(_place(run, frames, name, group)[2])
 
 
 def _lost_us(part: Mapping[str, Floats]) -> Floats:
