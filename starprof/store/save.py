@@ -15,10 +15,11 @@ from starprof.errors import RunFileError
 from starprof.model.columns import row
 from starprof.model.rundata import RankInfo, RunData, Steps
 from starprof.model.schema import BY_NAME
+from starprof.model.stepsource import StepSource
 from starprof.model.tables.job import ATTEMPT, CLOCK, RANK, RUN, STEP
 from starprof.store.runfile import RunFile, arrow_rows, arrow_type
 from starprof.store.starts import are_reckoned
-from starprof.store.steps import BLOCK_STEPS
+from starprof.store.steps import block_edges
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,25 +33,55 @@ def save_run(run: RunData, path: Path) -> None:
     Raises:
         RunFileError: the file exists, or can't be written.
     """
+    reckoned = are_reckoned(run.steps.start_mono_ns, run.steps.columns.get("dur_us"))
+    parts = (_part(run.steps, start, stop) for start, stop in block_edges(run.steps.steps))
+    _save(run, parts, reckoned, path)
+
+
+def save_steps(source: StepSource, path: Path) -> None:
+    """Write a run whose step records need not fit into memory to a new file.
+
+    Raises:
+        RunFileError: the file exists, or can't be written.
+    """
+    reckoned = source.starts(np.zeros(1, np.int64)) is None if len(source.numbers) else False
+    parts = (source.raw(start, stop).steps for start, stop in block_edges(source.numbers))
+    _save(source.shell, parts, reckoned, path)
+
+
+def _save(run: RunData, parts: Iterator[Steps], reckoned: bool, path: Path) -> None:
+    """Write everything but the run's own step records, and in their place some, part by part."""
     if path.exists():
         raise RunFileError(f"{path} exists: choose another name, or remove it first")
     frames = {"event": run.events, "gap": run.gaps, "unavailable": run.unavailable, "node": run.nodes, **run.samples}
     imported = {"operation": run.operations, "collective": run.collectives, "link_test": run.link_tests}
     frames |= {name: frame for name, frame in imported.items() if frame is not None}
+    first_node = [i for i, r in enumerate(run.ranks) if r.node == min(info.node for info in run.ranks)]
+    started: list[int] = []
     with RunFile.open(path) as file, file.transaction():
         file.append(RUN.name, arrow_rows(RUN.name, [[_plain(run.info.get(name)) for name in RUN.names]]))
         file.append(RANK.name, arrow_rows(RANK.name, [_rank_row(run, rank) for rank in run.ranks]))
-        file.append(ATTEMPT.name, arrow_rows(ATTEMPT.name, [_attempt_row(run)]))
         clocks = [
             row(CLOCK, node=node, offset_ns=offset, error_ns=error)
             for node, (offset, error) in run.clock_offset_ns.items()
         ]
         file.append(CLOCK.name, arrow_rows(CLOCK.name, clocks))
-        for rows in _step_rows(run):
-            file.append(STEP.name, rows)
+        for part in parts:
+            own = part.start_mono_ns[first_node]
+            started += [int(own[own != 0].min())] if own.any() else []
+            for rows in _step_rows(run, part, reckoned):
+                file.append(STEP.name, rows)
+        begun = min(started, default=None)
+        attempt = row(ATTEMPT, attempt=run.attempt, started_mono_ns=begun, world_size=len(run.ranks))
+        file.append(ATTEMPT.name, arrow_rows(ATTEMPT.name, [attempt]))
         for name, frame in frames.items():
             if name in BY_NAME and len(frame):
                 file.append(name, _frame_rows(name, frame))
+
+
+def _part(steps: Steps, start: int, stop: int) -> Steps:
+    columns = {name: values[:, start:stop] for name, values in steps.columns.items()}
+    return Steps(steps.steps[start:stop], columns, steps.start_mono_ns[:, start:stop])
 
 
 def _rank_row(run: RunData, rank: RankInfo) -> list[object]:
@@ -76,29 +107,18 @@ def _rank_row(run: RunData, rank: RankInfo) -> list[object]:
     )
 
 
-def _attempt_row(run: RunData) -> list[object]:
-    starts = run.steps.start_mono_ns
-    first_node = min((r.node for r in run.ranks), default=0)
-    own = starts[[i for i, r in enumerate(run.ranks) if r.node == first_node]]
-    seen = own[own != 0]
-    started = int(seen.min()) if seen.size else None
-    return row(ATTEMPT, attempt=run.attempt, started_mono_ns=started, world_size=len(run.ranks))
+def _step_rows(run: RunData, steps: Steps, reckoned: bool) -> Iterator[pa.Table]:
+    """Step records of one block of steps, rank by rank (see `starprof.store.steps`), in batches."""
+    rank_at, step_at = np.nonzero(steps.start_mono_ns)
+    for begin in range(0, len(rank_at), _ROWS_AT_ONCE):
+        part = slice(begin, begin + _ROWS_AT_ONCE)
+        yield _rows_at(run, steps, (rank_at[part], step_at[part]), reckoned)
 
 
-def _step_rows(run: RunData) -> Iterator[pa.Table]:
-    """Step records in batches, in blocks of steps and rank by rank within a block (see `starprof.store.steps`)."""
-    steps: Steps = run.steps
-    reckoned = are_reckoned(steps.start_mono_ns, steps.columns.get("dur_us"))
-    for first in range(0, len(steps.steps), BLOCK_STEPS):
-        rank_at, step_at = np.nonzero(steps.start_mono_ns[:, first : first + BLOCK_STEPS])
-        for begin in range(0, len(rank_at), _ROWS_AT_ONCE):
-            part = slice(begin, begin + _ROWS_AT_ONCE)
-            yield _rows_at(run, (rank_at[part], first + step_at[part]), reckoned)
-
-
-def _rows_at(run: RunData, where: tuple[NDArray[np.int64], NDArray[np.int64]], reckoned: bool) -> pa.Table:
+def _rows_at(
+    run: RunData, steps: Steps, where: tuple[NDArray[np.int64], NDArray[np.int64]], reckoned: bool
+) -> pa.Table:
     """Step records at some places of the matrices."""
-    steps = run.steps
     ranks = np.array([r.rank for r in run.ranks], dtype=np.int64)
     columns = {"attempt": np.full(len(where[0]), run.attempt), "rank": ranks[where[0]], "step": steps.steps[where[1]]}
     if not reckoned:

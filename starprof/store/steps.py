@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +68,19 @@ def step_numbers(run: RunFile, attempt: int) -> NDArray[np.int64]:
     """Numbers of all recorded steps, rising."""
     numbers = run.arrays("SELECT DISTINCT step FROM step WHERE attempt = ? ORDER BY step", [attempt])["step"]
     return np.asarray(numbers, dtype=np.int64)
+
+
+def block_edges(numbers: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Places [start, stop) of the blocks in which steps with these numbers lie in a file.
+
+    Blocks begin at multiples of `BLOCK_STEPS`, as readers expect; where step numbers lie far apart, they are counted.
+    """
+    if not len(numbers):
+        return []
+    sparse = int(numbers[-1]) - int(numbers[0]) >= MAX_HOLES * len(numbers)
+    blocks = (np.arange(len(numbers)) if sparse else numbers) // BLOCK_STEPS
+    edges = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(numbers)]
+    return list(pairwise(edges))
 
 
 class RunFileSteps:

@@ -14,9 +14,9 @@ from starprof.spool.layout import Spool
 from starprof.store.ingest import fold
 from starprof.store.query import load_run, open_steps
 from starprof.store.runfile import RunFile
-from starprof.store.save import save_run
+from starprof.store.save import save_run, save_steps
 from starprof.store.starts import reckoned_starts
-from starprof.store.steps import BLOCK_STEPS
+from starprof.store.steps import BLOCK_STEPS, block_edges
 
 
 def run_of(columns: dict[str, np.ndarray], starts: np.ndarray | None = None, ranks: range | None = None) -> RunData:
@@ -109,6 +109,26 @@ def test_starts_that_were_measured_are_kept(spool: Spool, run_file: Path) -> Non
     fold(spool, run_file)
     with open_steps(run_file) as source:
         assert source.starts(np.array([1, 2])).tolist() == [[2_000_000, 3_000_000]]
+
+
+def test_a_run_that_is_read_piece_by_piece_is_written_so_too(tmp_path: Path) -> None:
+    durations = numbered(2, BLOCK_STEPS + 9)
+    durations[0, 5] = np.nan
+    first = saved(tmp_path / "first.starprof", run_of({"dur_us": durations}))
+    with open_steps(first) as source:
+        save_steps(source, tmp_path / "second.starprof")
+    one, other = load_run(first), load_run(tmp_path / "second.starprof")
+    assert one.steps.start_mono_ns.tolist() == other.steps.start_mono_ns.tolist()
+    np.testing.assert_array_equal(one.steps["dur_us"], other.steps["dur_us"])
+    assert one.ranks == other.ranks
+
+
+def test_blocks_of_the_file_begin_at_the_same_steps_for_writers_and_readers() -> None:
+    numbers = np.arange(1, 2 * BLOCK_STEPS + 5)
+    size, count = BLOCK_STEPS, len(numbers)
+    assert block_edges(numbers) == [(0, size - 1), (size - 1, 2 * size - 1), (2 * size - 1, count)]
+    assert block_edges(numbers * 1_000) == [(0, size), (size, 2 * size), (2 * size, count)]
+    assert block_edges(numbers[:0]) == []
 
 
 def test_duration_and_waiting_of_a_rank_and_step_take_less_than_five_bytes(tmp_path: Path) -> None:
