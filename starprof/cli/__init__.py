@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import typer
 
 from starprof import __version__
-from starprof.cli import analyze, demo, merge, record, report, sql, summary
+from starprof.cli import analyze, demo, merge, placement, record, report, sql, summary
 from starprof.errors import StarprofError
 
 EXIT_INTERRUPTED = 130
@@ -24,6 +24,7 @@ VERBS = (
     summary.register,
     report.register,
     analyze.register,
+    placement.register,
     sql.register,
     merge.register,
     demo.register,
