@@ -95,6 +95,16 @@ def a_recompilation_of_one_rank_later() -> RunData:
     return SyntheticRun(2, 300, faults=(cold, again), counters=False).data()
 
 
+def descriptors_that_are_never_closed() -> RunData:
+    """Steps get longer and longer while one process of the job keeps ever more files open."""
+    data = SyntheticRun(4, 400, faults=(Slow("data_wait", None, us=60_000.0, trend=True, start=0),)).data()
+    samples = data.samples["process_sample"].copy()
+    seconds = (samples["mono_ns"] - samples["mono_ns"].min()) / 1e9
+    samples["fds"] = 40.0
+    samples.loc[samples["rank"] == 1, "fds"] = np.minimum(np.rint(60.0 + 5.0 * seconds), 250.0)
+    return with_samples(data, process_sample=samples)
+
+
 REPORTS: tuple[Report, ...] = (
     (
         collector_pauses_on_every_rank,
@@ -136,5 +146,9 @@ REPORTS: tuple[Report, ...] = (
     (
         a_recompilation_of_one_rank_later,
         answer("none", causes=("compile",), kinds=("one-off",), onset=180, says=("rank 1", "step 180", "25 s")),
+    ),
+    (
+        descriptors_that_are_never_closed,
+        answer("uniform", says=("rank 1", "file descriptors", "250", "candidate")),
     ),
 )

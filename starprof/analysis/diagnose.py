@@ -26,6 +26,7 @@ from starprof.analysis.own_time import OwnTime, own_time
 from starprof.analysis.persistent import rotating_periods, rotating_stretches, slow_ranks
 from starprof.analysis.reason import Found, reason
 from starprof.analysis.receipt import hook_notes, not_collected, overhead
+from starprof.analysis.remarks import with_remarks
 from starprof.analysis.settings import DEFAULT, Settings
 from starprof.analysis.shared import slower_alone, uniform_slowness
 from starprof.analysis.skew_findings import stage_finding, workload_finding
@@ -34,8 +35,6 @@ from starprof.analysis.special import special_work
 from starprof.analysis.spiky import single_steps, stalls_alone
 from starprof.analysis.stages import heavy_stages
 from starprof.analysis.taking_turns import most_are_late_in_turn
-from starprof.analysis.wait_limit import near_limit
-from starprof.analysis.warm_up import warm_up_words
 from starprof.model import causes
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Cost, Finding, Verdict, VerdictKind
@@ -211,26 +210,14 @@ def _verdict(context: Context, found: Found, empty: Verdict) -> Verdict:
         share=round(seconds * 1e6 / context.own.run_us, 6),
         gpu_hours=round(seconds * len(context.run.ranks) / 3600.0, 6),
     )
-    warned, rest = _warned(context, found)
+    told, rest = with_remarks(context, found)
     return replace(
         empty,
         verdict=kind,
         cost=cost,
-        findings=tuple(finding for _, finding in warned),
-        reason=" ".join([reason(context, kind, found, cost), *rest, *warm_up_words(context.run, context.own)]),
+        findings=tuple(finding for _, finding in told),
+        reason=" ".join([reason(context, kind, found, cost), *rest]),
     )
-
-
-def _warned(context: Context, found: Found) -> tuple[Found, list[str]]:
-    """The findings with a word on the limit of waiting where one of them nearly reached it; else that word alone."""
-    near = near_limit(context.run, context.own)
-    if near is None:
-        return found, []
-    for index, (slowness, finding) in enumerate(found):
-        if near.column is not None and slowness.steps[near.column]:
-            told = replace(finding, evidence=(*finding.evidence, near.words))
-            return [*found[:index], (slowness, told), *found[index + 1 :]], []
-    return found, [near.words]
 
 
 def _kind(context: Context, found: Found) -> tuple[VerdictKind, list[Slowness]]:

@@ -21,6 +21,9 @@ from starprof.model.verdict import FindingKind
 MOVING_CHANGES = 7
 MOST_RANKS = 0.5
 SAME_PERIOD = 1.3
+MOST_LEVELS = 3
+CLEARLY_BETTER = 0.6
+"""Error of levels over that of a straight rise, at most: of a rise in two levels it is far above 1."""
 
 
 def slow_ranks(first: Comparison) -> tuple[list[Slowness], Comparison]:
@@ -66,11 +69,12 @@ def _intervals(comparison: Comparison, noise: Noise) -> list[tuple[LateInterval,
 
 def _regimes(comparison: Comparison, part: LateInterval, shape: Shape) -> list[Shape]:
     """A lasting slowness whose level changes much is several."""
+    if shape.kind == "trend":
+        shape = _of_levels(comparison, part, shape)
     if shape.kind not in ("chronic", "transient"):
         return [shape]
     own = comparison.own
-    excess = comparison.lateness_us[part.row, shape.start : shape.end] - part.base * own.healthy_step_us
-    pieces = regimes(excess, comparison.noise.memory, comparison.settings.min_slow_steps)
+    pieces = regimes(_excess(comparison, part, shape), comparison.noise.memory, comparison.settings.min_slow_steps)
     result = []
     for piece in pieces:
         start, end = shape.start + piece.start, shape.start + piece.end
@@ -82,6 +86,28 @@ def _regimes(comparison: Comparison, part: LateInterval, shape: Shape) -> list[S
         bounds = shape.onset if first else (shape.start + low, shape.start + high)
         result.append(Shape(kind, start, end, bounds, hits))
     return result or [shape]
+
+
+def _excess(comparison: Comparison, part: LateInterval, shape: Shape) -> Floats:
+    """Lateness above the rank's usual one in the steps of a shape, microseconds."""
+    usual = part.base * comparison.own.healthy_step_us
+    return comparison.lateness_us[part.row, shape.start : shape.end] - usual
+
+
+def _of_levels(comparison: Comparison, part: LateInterval, trend: Shape) -> Shape:
+    """The whole interval instead of a rise, when two or three levels fit it better than the rise does."""
+    inside = np.zeros(comparison.own.shape[1], bool)
+    inside[part.start : part.end] = True
+    kind: FindingKind = "chronic" if part.start == 0 or part.end == len(inside) else "transient"
+    whole = Shape(kind, part.start, part.end, part.onset, inside)
+    excess = np.nan_to_num(_excess(comparison, part, whole), nan=0.0)
+    pieces = regimes(excess, comparison.noise.memory, comparison.settings.min_slow_steps)
+    if not 2 <= len(pieces) <= MOST_LEVELS:
+        return trend
+    stepped = sum(float(excess[p.start : p.end].var()) * (p.end - p.start) for p in pieces)
+    index = np.arange(len(excess), dtype=np.float64)
+    line = np.polyval(np.polyfit(index, excess, 1), index)
+    return whole if stepped < CLEARLY_BETTER * float(((excess - line) ** 2).sum()) else trend
 
 
 def _apart(found: list[Slowness]) -> list[Slowness]:

@@ -22,6 +22,7 @@ _CHILD_STATUS_NS = 6 * _SECOND_NS - _SLACK_NS
 """How often the status file of a rank's child is read: it is the dearest of all."""
 _MOST_NAMES = 10_000
 _MINUTE_NS = 60 * _SECOND_NS
+_FDS_NS = 10 * _SECOND_NS - _SLACK_NS
 _PSS_SHARE = 0.0005
 """Most of one core that reading PSS may take; the kernel walks the page tables for it (17 ms a GiB)."""
 _PSS_MOST_BYTES = 2 << 30
@@ -29,7 +30,7 @@ _PSS_MOST_BYTES = 2 << 30
 
 REAL_PROC = Path("/proc")
 """Only here system calls may stand in for files: with another procfs its pids are not this kernel's."""
-MISSING_DETAIL = (INT_NULL,) * 12
+MISSING_DETAIL = (INT_NULL,) * 14
 """The columns from `voluntary_switches` on, in a row between two detailed ones."""
 
 
@@ -41,6 +42,7 @@ class ProcessFiles:
         "clock_id",
         "cpus",
         "due_ns",
+        "fds_due_ns",
         "io",
         "is_rank",
         "pid",
@@ -62,6 +64,7 @@ class ProcessFiles:
         self.status: ProcFile | None = None
         self.io: ProcFile | None = None
         self.due_ns = 0
+        self.fds_due_ns = 0
         self.pss_due_ns = 0
         self.status_due_ns = 0
         self.cpus: str | None = None
@@ -163,7 +166,7 @@ class DetailReader:
                 self._name(files.pid, files.rank, data, status, mono_ns, rows)
         read_bytes, write_bytes = self._io(files, rows)
         pss = self._pss(files, stat.rss_pages * self._page_bytes, mono_ns, rows)
-        tail = (read_bytes, write_bytes, self._blkio_us(stat, rows))
+        tail = (read_bytes, write_bytes, self._blkio_us(stat, rows), *self._descriptors(files, mono_ns, rows))
         return (voluntary, involuntary, *self._memory_and_place(stat, pss), allowed_cpus, *tail)
 
     def _allowed(self, files: ProcessFiles) -> int:
@@ -196,7 +199,7 @@ class DetailReader:
             self._named[pid] = said
             self._name(pid, -1, data, status, mono_ns, rows)
         switches = (status.voluntary_switches, status.involuntary_switches)
-        tail = (status.allowed_cpus, INT_NULL, INT_NULL, self._blkio_us(stat, rows))
+        tail = (status.allowed_cpus, INT_NULL, INT_NULL, self._blkio_us(stat, rows), INT_NULL, INT_NULL)
         return (*switches, *self._memory_and_place(stat, INT_NULL), *tail)
 
     def _blkio_us(self, stat: Stat, rows: Rows) -> int:
@@ -224,6 +227,20 @@ class DetailReader:
             files.io = None
             return INT_NULL, INT_NULL
         return field(data, b"\nread_bytes:"), field(data, b"\nwrite_bytes:")
+
+    def _descriptors(self, files: ProcessFiles, mono_ns: int, rows: Rows) -> tuple[int, int]:
+        """Open file descriptors and their limit, every ten seconds."""
+        if mono_ns < files.fds_due_ns:
+            return INT_NULL, INT_NULL
+        files.fds_due_ns = mono_ns + _FDS_NS
+        folder = f"{self._proc}/{files.pid}"
+        try:
+            # Since Linux 6.2 the size of that directory is their number: nothing has to be listed.
+            count = Path(f"{folder}/fd").stat().st_size if self._real else 0
+            return count or _entries(f"{folder}/fd"), _soft_limit(read_once(f"{folder}/limits"))
+        except OSError as error:
+            self._note_refusal(error, "fd", rows)
+            return INT_NULL, INT_NULL
 
     def _pss(self, files: ProcessFiles, rss_bytes: int, mono_ns: int, rows: Rows) -> int:
         """PSS in bytes, at most once a minute for a process and within the budget of all."""
@@ -264,6 +281,18 @@ class DetailReader:
             if not controllers:
                 unified = path
         return unified
+
+
+def _entries(folder: str) -> int:
+    with os.scandir(folder) as entries:
+        return sum(1 for _ in entries)
+
+
+def _soft_limit(limits: bytes) -> int:
+    """Soft limit of open files in /proc/PID/limits; NULL for none."""
+    _, _, rest = limits.partition(b"Max open files")
+    words = rest.split(maxsplit=1)
+    return int(words[0]) if words and words[0].isdigit() else INT_NULL
 
 
 _NO_STATUS = Status(INT_NULL, "", INT_NULL, INT_NULL, INT_NULL)

@@ -31,7 +31,7 @@ from starprof.model.tables.loader import LOADER_SAMPLE
 from starprof.model.tables.network import NIC, NIC_SAMPLE, TCP, TCP_SAMPLE
 from starprof.model.tables.trace import COLLECTIVE, LINK_TEST, OPERATION
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 3
 
 TABLES: tuple[Table, ...] = (
     RUN,

@@ -2,7 +2,7 @@
 
 Version 0 is the layout from before the first release: step records had neither the user's named spans nor the
 hook's own time; version 1 had no imported runs; in version 2 every step had a start, and some files of it lack what was
-added meanwhile; version 3 did not count file descriptors. Migrations run only when a file is opened for writing; a reader of
+added meanwhile. Migrations run only when a file is opened for writing; a reader of
 an old file sees NULL in the columns that it lacks.
 """
 
@@ -31,10 +31,8 @@ MIGRATIONS: dict[int, tuple[str, ...]] = {
         "ALTER TABLE collective ADD COLUMN IF NOT EXISTS std_dur_us DOUBLE",
         "CREATE TABLE IF NOT EXISTS loader_sample (node BIGINT, mono_ns BIGINT, rank BIGINT, ready_share DOUBLE, "
         "stage_time DOUBLE)",
-    ),
-    3: (
-        "ALTER TABLE process_sample ADD COLUMN fds BIGINT",
-        "ALTER TABLE process_sample ADD COLUMN fds_limit BIGINT",
+        "ALTER TABLE process_sample ADD COLUMN IF NOT EXISTS fds BIGINT",
+        "ALTER TABLE process_sample ADD COLUMN IF NOT EXISTS fds_limit BIGINT",
     ),
 }
 """Schema version -> the DDL that leads to the next one."""

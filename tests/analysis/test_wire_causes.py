@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 from verdicts import blamed, only_finding, words
@@ -202,3 +203,34 @@ def test_a_few_drops_among_very_many_packets_are_not_loss():
     samples = data.samples["nic_sample"]
     samples["rx_packets"] = (samples["mono_ns"] - samples["mono_ns"].min()) / 1e9 * 8e6
     assert only_finding(diagnose(data)).cause == causes.UNKNOWN
+
+
+def calling_more(calls, **recipe):
+    """Ranks that make more collectives per step from step 150 on, and reduce for longer."""
+    data = SyntheticRun(4, 300, faults=(Trouble(ALL, {"transfer": 60_000.0}, start=150),), **recipe).data()
+    counted = np.full((4, 300), 2.0)
+    counted[:, 150:] = np.asarray(calls, float).reshape(-1, 1)
+    return replace(data, steps=replace(data.steps, columns={**data.steps.columns, "collectives": counted}))
+
+
+def test_more_collectives_on_all_ranks_are_the_program_s_own_communication():
+    verdict = diagnose(calling_more(3.0, counters=False))
+    finding = only_finding(verdict)
+    assert (verdict.verdict, finding.cause, finding.ranks) == ("uniform", causes.COMMUNICATION_VOLUME, ())
+    assert "makes 3 collectives per step, before it made 2" in words(finding)
+
+
+def test_more_collectives_on_some_ranks_only_explain_nothing():
+    assert only_finding(diagnose(calling_more([3.0, 3.0, 2.0, 3.0], counters=False))).cause == causes.UNKNOWN
+
+
+def test_more_bytes_of_the_job_s_own_sockets_are_its_own_communication():
+    more = Trouble(ALL, {"transfer": 60_000.0}, grows={"tcp_sample.acked_bytes": 200e6}, start=150)
+    finding = only_finding(verdict_of(more, nodes=4))
+    assert finding.cause == causes.COMMUNICATION_VOLUME
+    assert "million bytes per step, before it sent" in words(finding)
+
+
+def test_more_bytes_of_others_are_not_the_job_s():
+    others = Trouble(ALL, {"transfer": 60_000.0}, grows={"nic_sample.tx_bytes": 200e6}, start=150)
+    assert only_finding(verdict_of(others, nodes=4)).cause == causes.UNKNOWN

@@ -62,6 +62,8 @@ def test_first_row_of_a_rank_has_exact_numbers(host, rows, collector):
         "read_bytes": 4096,
         "write_bytes": 8192,
         "blkio_delay_us": 40_000,
+        "fds": None,
+        "fds_limit": None,
     }
 
 
@@ -221,3 +223,26 @@ def test_pss_of_a_huge_process_is_left_alone(host, rows, collector):
 
     assert [row["pss_bytes"] for row in rows["process_sample"]] == [None]
     assert "2 GiB" in {row["source"]: row["reason"] for row in rows["unavailable"]}["process.pss_bytes"]
+
+
+def test_open_files_are_counted_every_ten_seconds_with_their_limit(host, rows, collector):
+    for number in range(7):
+        host.write(f"proc/111/fd/{number}", "")
+    limits = "Limit                     Soft Limit           Hard Limit           Units\n"
+    host.write(
+        "proc/111/limits", f"{limits}Max open files            256                  4096                 files\n"
+    )
+    for second in range(21):
+        collector.sample(second * SECOND_NS, rows)
+
+    told = [row for row in rows["process_sample"] if row["pid"] == 111 and row["fds"] is not None]
+    assert [fields(row, "fds", "fds_limit") for row in told] == [(7, 256)] * len(told)
+    assert 2 <= len(told) <= 3
+
+
+def test_open_files_without_a_limit_have_none(host, rows, collector):
+    host.write("proc/111/fd/0", "")
+    host.write("proc/111/limits", "Max open files            unlimited            unlimited            files\n")
+    collector.sample(0, rows)
+
+    assert [fields(row, "fds", "fds_limit") for row in rows["process_sample"] if row["pid"] == 111] == [(1, None)]

@@ -92,6 +92,8 @@ a second, of a rank's children every two (their context switches every six), and
         counter("read_bytes", "bytes read from storage"),
         counter("write_bytes", "bytes written to storage"),
         counter("blkio_delay_us", "time waiting for block I/O"),
+        gauge("fds", "open file descriptors, of a rank's tree every ten seconds"),
+        gauge("fds_limit", "how many of them it may have (soft limit), read with fds"),
     ),
     packed=True,
     sampled=True,
