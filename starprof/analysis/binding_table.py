@@ -12,7 +12,7 @@ from itertools import pairwise
 from starprof.analysis.binding import Binding, bindings, cpu_lists
 from starprof.analysis.counters import Counters
 from starprof.analysis.machine import Machine, address, machines
-from starprof.analysis.network.rails import Rail, gpu_pci, rails
+from starprof.analysis.network.rails import Rail, gpu_pci
 from starprof.model.rundata import RankInfo, RunData
 
 REMOTE = "cores on another NUMA node than its GPU"
@@ -58,7 +58,7 @@ class Place:
 def binding_table(run: RunData) -> tuple[Place, ...]:
     """The rows, those with faults first; empty when nothing is known that could fit or not."""
     counters = Counters(run)
-    rail_map = rails(run, counters)
+    rail_map = counters.rails
     told = machines(run)
     table = bindings(run)
     infos = {info.rank: info for info in run.ranks}

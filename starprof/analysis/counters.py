@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from starprof.analysis.network.rails import Rails
     from starprof.model.rundata import RunData
 
 LARGEST = 2.0**64
@@ -123,6 +124,13 @@ class Counters:
         times, values = numbers(rows, "mono_ns"), numbers(rows, column)
         inside = values[(times >= start_ns) & (times <= end_ns) & ~np.isnan(values)]
         return float(inside.mean()) if len(inside) else float("nan")
+
+    @cached_property
+    def rails(self) -> Rails:
+        """Which interface serves which rank."""
+        from starprof.analysis.network.rails import rails  # it is made from these look-ups
+
+        return rails(self._run, self)
 
     @cached_property
     def cores(self) -> Mapping[int, int]:

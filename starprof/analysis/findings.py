@@ -138,7 +138,7 @@ def _by_place(context: Context, parts: list[Explained]) -> list[Explained]:
         near = [] if node is None else [p for p in alike if _only_node(context, p) == node]
         for group in (alike, near):
             slow = [s for part in group for s in part[0]]
-            if len(group) > 1 and same_place(context.run, context.own, [r for s in slow for r in s.rows]):
+            if len(group) > 1 and same_place(context.counters, context.own, [r for s in slow for r in s.rows]):
                 result = [p for p in result if not any(p is q for q in group)] + [(slow, _explained(context, slow))]
                 break
     return result
@@ -200,7 +200,7 @@ def _rank_finding(context: Context, slowness: Slowness, why: Explanation) -> Fin
     if why.cause == causes.OPTIMIZER:
         # Its time is counted in front of the next reduction, where it makes the others wait.
         slowness = _one_step_earlier(slowness)
-    shared = shared_place(context.run, context.own, slowness.rows)
+    shared = shared_place(context.counters, context.own, slowness.rows)
     common = [shared.words] if shared.words else []
     evidence = [*lateness_evidence(context.comparison, slowness), *common, *why.evidence, *why.against]
     if slowness.alone_us < 0.5 * slowness.cost_us:

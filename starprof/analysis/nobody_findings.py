@@ -81,7 +81,7 @@ def _one_off_finding(context: Context, slowness: Slowness) -> Finding:
     phase, share = case.phases.ranked()[0] if case.phases.ranked() else ("unaccounted", 0.0)
     named = _ROTATING_CAUSE.get(phase) if share >= context.settings.min_cause_share else None
     kind = _batch_kind(context, slowness.rows) if named == causes.DATA_LOADING else []
-    shared = shared_place(context.run, context.own, slowness.rows)
+    shared = shared_place(context.counters, context.own, slowness.rows)
     late_us = max(float(values.sum()) for values in slowness.reduction.rows.values())
     evidence = [
         f"{case.who} was late by {ms(late_us)} {when(context.comparison, slowness)}, mostly in "

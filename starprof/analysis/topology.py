@@ -13,7 +13,7 @@ from starprof.analysis.binding import Binding, bindings
 from starprof.analysis.causes.base import rank_names
 from starprof.analysis.counters import Counters
 from starprof.analysis.machine import machines
-from starprof.analysis.network.rails import Rails, rails
+from starprof.analysis.network.rails import Rails
 from starprof.analysis.own_time import OwnTime
 from starprof.model.rundata import RankInfo, RunData
 
@@ -59,8 +59,14 @@ class Element:
     here: tuple[RankInfo, ...]
 
 
-def shared_place(run: RunData, own: OwnTime, rows: Iterable[int]) -> Shared:
-    """Describe what a group of late ranks shares."""
+def shared_place(counters: Counters, own: OwnTime, rows: Iterable[int]) -> Shared:
+    """Describe what a group of late ranks shares.
+
+    Args:
+        counters: look-ups of the run.
+        own: the ranks that were compared.
+        rows: the late ones among them.
+    """
     late = sorted(set(rows))
     if len(late) < 2:
         return Shared()
@@ -73,7 +79,7 @@ def shared_place(run: RunData, own: OwnTime, rows: Iterable[int]) -> Shared:
             next="Record or name the host of every rank: a group of ranks on one machine has another cause than "
             "as many separate ones.",
         )
-    found = explaining(run, own.infos, infos)
+    found = explaining(counters, own.infos, infos)
     if not found:
         return Shared(words=_scattered(own, infos, who))
     if len(found) > 1:
@@ -81,22 +87,22 @@ def shared_place(run: RunData, own: OwnTime, rows: Iterable[int]) -> Shared:
     return Shared(words=_whole(own, infos, who, found[0]), place=found[0].name)
 
 
-def same_place(run: RunData, own: OwnTime, rows: Iterable[int]) -> bool:
+def same_place(counters: Counters, own: OwnTime, rows: Iterable[int]) -> bool:
     """One recorded place holds the ranks, they make up most of it, and others are fine."""
     infos = [own.infos[row] for row in rows]
-    return all(info.host for info in infos) and bool(explaining(run, own.infos, infos))
+    return all(info.host for info in infos) and bool(explaining(counters, own.infos, infos))
 
 
-def explaining(run: RunData, everybody: Sequence[RankInfo], late: Sequence[RankInfo]) -> list[Element]:
+def explaining(counters: Counters, everybody: Sequence[RankInfo], late: Sequence[RankInfo]) -> list[Element]:
     """The elements that explain late ranks best, from the inside out; several when they do it equally well.
 
     Args:
-        run: what was recorded.
+        counters: look-ups of the run.
         everybody: the ranks that were compared.
         late: the late ones among them.
     """
     found: list[Element] = []
-    for kind, key, name in _chain(run, late):
+    for kind, key, name in _chain(counters, late):
         keys = {key(info) for info in late}
         if len(keys) != 1 or None in keys:
             continue
@@ -111,19 +117,18 @@ Key = Callable[[RankInfo], Hashable]
 Name = Callable[[RankInfo], str]
 
 
-def _chain(run: RunData, late: Sequence[RankInfo]) -> list[tuple[str, Key, Name]]:
+def _chain(counters: Counters, late: Sequence[RankInfo]) -> list[tuple[str, Key, Name]]:
     """(kind, what tells two of them apart, name), from the inside out; those inside a node only when one is asked."""
     chain: list[tuple[str, Key, Name]] = []
     if len({info.node for info in late}) == 1:
-        chain += _inside(run)
+        chain += _inside(counters)
     chain.append(("node", lambda info: info.node, lambda info: info.host))
-    return chain + _above(run)
+    return chain + _above(counters.run)
 
 
-def _inside(run: RunData) -> list[tuple[str, Key, Name]]:
-    counters = Counters(run)
-    table = {binding.rank: binding for binding in bindings(run)}
-    rail_map = rails(run, counters)
+def _inside(counters: Counters) -> list[tuple[str, Key, Name]]:
+    table = {binding.rank: binding for binding in bindings(counters.run)}
+    rail_map = counters.rails
 
     def numa_name(info: RankInfo) -> str:
         binding = table[info.rank]

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
+from starprof.analysis.machine import machines
 from starprof.model.rundata import RankInfo, RunData
 from starprof.model.verdict import Verdict
 
@@ -79,6 +80,9 @@ def _secrets(run: RunData, verdict: Verdict) -> dict[str, str]:
         hosts |= {str(row["host"]): f"host-{row['node']}" for row in run.nodes.to_dict("records")}
     for host, name in hosts.items():
         secrets |= {host: name, host.split(".")[0]: name}
+    for machine in machines(run).values():
+        secrets |= {level.name: f"[{level.kind}]" for level in machine.levels}
+        secrets |= {name: "[nic]" for name in machine.devices if ":" not in name}
     for table in _NAMED_TABLES:
         frame = run.samples.get(table)
         if frame is not None and "name" in frame:

@@ -6,6 +6,7 @@ import pytest
 from verdicts import blamed, only_finding, words
 
 from starprof.analysis import diagnose
+from starprof.analysis.counters import Counters
 from starprof.analysis.synthetic import Slow, SyntheticRun, Trouble
 from starprof.analysis.synthetic.rails import Railed
 from starprof.analysis.topology import explaining
@@ -27,7 +28,7 @@ def verdict_of(railed):
 
 def names(run, late):
     everybody = run.ranks
-    return [element.name for element in explaining(run, everybody, [everybody[rank] for rank in late])]
+    return [element.name for element in explaining(Counters(run), everybody, [everybody[rank] for rank in late])]
 
 
 @pytest.mark.parametrize(

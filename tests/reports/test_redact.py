@@ -6,6 +6,8 @@ import pandas as pd
 import pytest
 from reports_fixtures import make_run, make_verdict
 
+from starprof.analysis.synthetic import SyntheticRun
+from starprof.analysis.synthetic.rails import Railed
 from starprof.model.rundata import RunData
 from starprof.model.verdict import NotCollected, Verdict
 from starprof.reports import html, terminal
@@ -105,3 +107,12 @@ def test_words_and_ratios_are_no_paths_or_addresses(sensitive: tuple[RunData, Ve
     plain = "forward/backward 1.42x of 3/4 ranks, version 2.13.0, 12:30, 5 MB/s"
     verdict = replace(verdict, reason=plain)
     assert redacted(run, verdict)[1].reason == plain
+
+
+def test_names_of_switches_and_interfaces_go():
+    recipe = SyntheticRun(8, 20, nodes=2, gpus=True, counters=True)
+    run = Railed(recipe, rails=4, above={0: ("coreswitch", "leafswitch"), 1: ("coreswitch", "other")}).data()
+    verdict = replace(make_verdict(make_run()), reason="switch leafswitch and mlx5_3/1 at 0000:20:00.0")
+    clean, said = redacted(run, verdict)
+    text = said.reason + clean.nodes.to_json()
+    assert not any(name in text for name in ("leafswitch", "coreswitch", "mlx5_3", "0000:20:00"))

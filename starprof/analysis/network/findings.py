@@ -7,7 +7,6 @@ from dataclasses import replace
 from starprof.analysis.causes import ms
 from starprof.analysis.findings import Context
 from starprof.analysis.network.location import Location
-from starprof.analysis.network.rails import rails
 from starprof.analysis.network.served import Users, users
 from starprof.analysis.slowness import Slowness
 from starprof.analysis.wire.base import WireCause
@@ -101,7 +100,7 @@ def _blamed_link(context: Context, base: Finding, place: Location, first: str) -
     served = Users(tuple(sorted(i.rank for i in hits)))
     nic = _only_interface(place)
     if nic and not place.by_rank:
-        served = users(infos, rails(context.run, context.counters), [(where, nic)], context.counters.host)
+        served = users(infos, context.counters.rails, [(where, nic)], context.counters.host)
         lines += [f"Only its sockets on {nic} are slow, those on its other interfaces are not."] if place.rail else []
         lines += served.words
     return replace(

@@ -31,6 +31,12 @@ ON_ONE = 0.8
 SAME_BYTES, OTHER_BYTES = 0.1, 0.3
 MEASURED, INFERRED = 1.0, 0.8
 
+Moved = dict[tuple[int, str], tuple[str, float]]
+"""Type and bytes of each interface, by node and name."""
+
+Socket = tuple[int, int, str, float]
+"""Node, rank, local end and bytes of a socket."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rail:
@@ -86,13 +92,14 @@ class Rails:
 def rails(run: RunData, counters: Counters) -> Rails:
     """Build the map."""
     told = machines(run)
-    by_socket = _by_sockets(counters)
-    of_node = _carrying(counters)
+    sockets, moved = _socket_bytes(counters), moved_bytes(counters)
+    by_socket = _by_sockets(counters, sockets)
+    of_node = _carrying(moved)
     of_rank: dict[int, Rail] = {}
     for node, nics in of_node.items():
         here = [info for info in run.ranks if info.node == node]
         found = {info.rank: _rail(info, nics, told.get(node, Machine()), counters, by_socket) for info in here}
-        of_rank |= _by_bytes(counters, node, nics, found)
+        of_rank |= _by_bytes(sockets, moved, node, nics, found)
     return Rails(of_rank, of_node)
 
 
@@ -182,9 +189,8 @@ def _nearness(gpu: Device, card: Device) -> tuple[int, bool]:
     return shared, gpu.numa is not None and gpu.numa == card.numa
 
 
-def _carrying(counters: Counters) -> dict[int, tuple[str, ...]]:
+def _carrying(moved: Moved) -> dict[int, tuple[str, ...]]:
     """Interfaces of each node that carry the job's data: RDMA ports where these move most of the bytes."""
-    moved = moved_bytes(counters)
     kinds: dict[int, dict[str, dict[str, float]]] = {}
     for (node, name), (kind, amount) in moved.items():
         of_kind = kinds.setdefault(node, {}).setdefault("rdma" if kind == "infiniband" else "socket", {})
@@ -200,13 +206,13 @@ def _carrying(counters: Counters) -> dict[int, tuple[str, ...]]:
     return result
 
 
-def moved_bytes(counters: Counters) -> dict[tuple[int, str], tuple[str, float]]:
+def moved_bytes(counters: Counters) -> Moved:
     """Type and bytes of each physical interface over the run, by node and name; members of a bond count for it."""
     if not (counters.has("nic_sample") and counters.has("nic")):
         return {}
     samples = counters.table("nic_sample")
     grown = _grown(samples, ["node", "nic"], ["rx_bytes", "tx_bytes"])
-    result: dict[tuple[int, str], tuple[str, float]] = {}
+    result: Moved = {}
     for (node, nic), named in nic_names(counters).items():
         amount = grown.get((node, nic))
         if amount is not None and named.type in PHYSICAL:
@@ -259,11 +265,11 @@ def rail_of_address(counters: Counters) -> dict[str, tuple[int, str]]:
     return {address: next(iter(places)) for address, places in owners.items() if len(places) == 1}
 
 
-def _by_sockets(counters: Counters) -> dict[int, dict[str, float]]:
+def _by_sockets(counters: Counters, sockets: Sequence[Socket]) -> dict[int, dict[str, float]]:
     """Bytes of each rank's sockets by the interface that owns their local address."""
     owners = rail_of_address(counters)
     result: dict[int, dict[str, float]] = {}
-    for _, rank, local, amount in _socket_bytes(counters):
+    for _, rank, local, amount in sockets:
         owner = owners.get(local.rpartition(":")[0].strip("[]"))
         if owner is not None:
             mine = result.setdefault(rank, {})
@@ -271,7 +277,7 @@ def _by_sockets(counters: Counters) -> dict[int, dict[str, float]]:
     return result
 
 
-def _socket_bytes(counters: Counters) -> list[tuple[int, int, str, float]]:
+def _socket_bytes(counters: Counters) -> list[Socket]:
     """(node, rank, local end, bytes) of the ranks' sockets."""
     if not (counters.has("tcp_sample") and counters.has("tcp")):
         return []
@@ -285,15 +291,17 @@ def _socket_bytes(counters: Counters) -> list[tuple[int, int, str, float]]:
     ]
 
 
-def _by_bytes(counters: Counters, node: int, nics: tuple[str, ...], found: dict[int, Rail]) -> dict[int, Rail]:
+def _by_bytes(
+    sockets: Sequence[Socket], bytes_of: Moved, node: int, nics: tuple[str, ...], found: dict[int, Rail]
+) -> dict[int, Rail]:
     """Ranks without a known interface whose sockets moved just the bytes of one interface, each another one."""
     if all(rail.known for rail in found.values()) or len(nics) < len(found):
         return found
     mine: dict[int, float] = {}
-    for of_node, rank, _, amount in _socket_bytes(counters):
+    for of_node, rank, _, amount in sockets:
         if of_node == node:
             mine[rank] = mine.get(rank, 0.0) + amount
-    moved = {nic: amount for (of_node, nic), (_, amount) in moved_bytes(counters).items() if of_node == node}
+    moved = {nic: amount for (of_node, nic), (_, amount) in bytes_of.items() if of_node == node}
     result = dict(found)
     for rank in found:
         off = sorted((abs(moved[nic] / mine[rank] - 1.0), nic) for nic in nics) if mine.get(rank, 0.0) > 0 else []

@@ -13,7 +13,7 @@ from starprof.analysis.causes.contrast import NAN, Contrast
 from starprof.analysis.counters import Counters
 from starprof.analysis.network.links import Windows
 from starprof.analysis.network.location import Location
-from starprof.analysis.network.rails import PHYSICAL, Rails, nic_names, rails
+from starprof.analysis.network.rails import PHYSICAL, nic_names
 from starprof.analysis.network.served import Users, users
 from starprof.analysis.own_time import OwnTime
 
@@ -65,11 +65,6 @@ class WireCase:
             if named is not None and int(node) in self.nodes and named.type in PHYSICAL:
                 found.append(Port(int(node), named.name, named.type, rows, named.rail))
         return tuple(found)
-
-    @cached_property
-    def rails(self) -> Rails:
-        """Which interface serves which rank."""
-        return rails(self.counters.run, self.counters)
 
     def row_of(self, node: int) -> int:
         """A row whose clock is the node's."""
@@ -152,7 +147,7 @@ def ranks_on(case: WireCase, nodes: Iterable[int]) -> tuple[int, ...]:
 
 def behind(case: WireCase, ports: Iterable[Port]) -> Users:
     """Ranks that some ports serve."""
-    return users(case.own.infos, case.rails, [(port.node, port.rail) for port in ports], case.host)
+    return users(case.own.infos, case.counters.rails, [(port.node, port.rail) for port in ports], case.host)
 
 
 def minority(case: WireCase, nodes: list[int]) -> bool:

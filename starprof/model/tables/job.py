@@ -67,7 +67,11 @@ NODE = Table(
         fact("memory_bytes", "physical memory"),
         integer("mono_ns", Kind.TIME, "monotonic clock when the row was taken"),
         integer("unix_ns", Kind.TIME, "wall clock at the same moment"),
-        text("detail", "JSON: CPU model, cgroup version, network interfaces, GPUs"),
+        text(
+            "detail",
+            "JSON: CPU model, cgroup version, network interfaces, GPUs, CPUs of each NUMA node, `pci` the place of "
+            "cards and GPUs in the PCI tree, `topology` the switches above the node as Slurm tells them",
+        ),
     ),
 )
 
@@ -108,7 +112,10 @@ RANK = Table(
         text("framework", "what carries the gradients: ddp, fsdp2, collectives, none"),
         text("backend", "torch.distributed backend"),
         text("torch_version", "version of torch in the rank"),
-        text("detail", "JSON: parameters, buckets, what the hook saw and could not see"),
+        text(
+            "detail",
+            "JSON: parameters, buckets, what the hook saw and could not see, what chooses its GPU and interfaces",
+        ),
     ),
 )
 
