@@ -16,11 +16,12 @@ from pathlib import Path
 from starprof.errors import StarprofError
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Verdict
-from starprof.reports import facts, words
+from starprof.reports import words
 from starprof.reports.markup import Section, json_for_page, text
 from starprof.reports.material import Material
 from starprof.reports.pack import squeeze
 from starprof.reports.sections import SECTIONS
+from starprof.reports.told import size
 
 _NO_SCRIPTS = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
@@ -103,11 +104,8 @@ def _section(section: Section) -> str:
 def _top(material: Material) -> str:
     """The line above the verdict: which run this is."""
     verdict, run = material.verdict, material.run
-    nodes = facts.node_count(run)
-    size = f"{verdict.ranks} rank{'s' if verdict.ranks != 1 else ''}"
-    size += f" on {nodes} node{'s' if nodes != 1 else ''}" if nodes else ""
     steps = f"steps {verdict.steps[0]:,}-{verdict.steps[1]:,}" if verdict.steps else ""
-    rest = "".join(f"<span>{text(part)}</span>" for part in (size, steps) if part)
+    rest = "".join(f"<span>{text(part)}</span>" for part in (size(run, verdict), steps) if part)
     note = str(run.info.get("note") or "")
     told = f'<p class="notice">{text(words.sentence(note))}.</p>' if note else ""
     name = f'<span class="run">{text(verdict.run)}</span>'

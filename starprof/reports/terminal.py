@@ -11,6 +11,7 @@ from starprof.model.rundata import RunData
 from starprof.model.verdict import Finding, Verdict
 from starprof.reports import facts, words
 from starprof.reports.plain import printable, to_encoding
+from starprof.reports.told import Told, size, told
 
 RANKS_AT_MOST = 24  # rows of the rank table that fit a screen
 MIN_WIDTH, MAX_WIDTH = 40, 110
@@ -40,7 +41,7 @@ def render(run: RunData, verdict: Verdict, terminal: Terminal) -> str:
     out = _Lines(terminal)
     _headline(out, run, verdict)
     for number, finding in enumerate(verdict.findings, 1):
-        _finding(out, number, finding, facts.total_seconds(run, verdict))
+        _finding(out, number, finding, facts.total_seconds(run, verdict), told(run))
     _ranks(out, run, verdict)
     _binding(out, run)
     _missing(out, run, verdict)
@@ -77,21 +78,18 @@ class _Lines:
 def _headline(out: _Lines, run: RunData, verdict: Verdict) -> None:
     color = VERDICT_COLORS.get(verdict.verdict, YELLOW)
     total = facts.total_seconds(run, verdict)
-    sentence = words.headline(verdict, facts.main_finding(verdict), total).sentence
+    may = told(run)
+    sentence = words.headline(
+        verdict, facts.main_finding(verdict), total, waits=may.waits, course=may.course, links=may.links
+    ).sentence
     out.text(f"{words.VERDICT_TITLES[verdict.verdict].upper()}: {sentence}", BOLD, color)
     if verdict.reason and verdict.verdict != "straggler" and verdict.reason not in sentence:
         out.text(verdict.reason)
     if verdict.cost.money is not None:
         out.text(f"In money: {words.money(verdict.cost)}")
     steps = f", steps {verdict.steps[0]}-{verdict.steps[1]}" if verdict.steps else ""
-    nodes = facts.node_count(run)
     spent = f", {words.seconds(total)} in steps" if total == total else ""
-    size = f"{verdict.ranks} {_plural('rank', verdict.ranks)}" + (
-        f" on {nodes} {_plural('node', nodes)}" if nodes else ""
-    )
-    if run.info.get("timing") == "job":
-        size = "one series for the whole job" + (f" of {verdict.ranks} ranks" if verdict.ranks > 1 else "")
-    out.text(f"{verdict.run}: {size}{steps}{spent}", DIM)
+    out.text(f"{verdict.run}: {size(run, verdict)}{steps}{spent}", DIM)
     if run.info.get("note"):
         out.text(f"Note: {run.info['note']}", YELLOW)
 
@@ -100,9 +98,11 @@ def _plural(noun: str, count: int) -> str:
     return noun if count == 1 else noun + "s"
 
 
-def _finding(out: _Lines, number: int, finding: Finding, total: float) -> None:
-    blamed = f"{words.who(finding)}, " if finding.ranks or finding.nodes else ""
-    out.title(f"{number}. {finding.cause}: {blamed}{finding.kind} {words.since(finding)}".rstrip())
+def _finding(out: _Lines, number: int, finding: Finding, total: float, may: Told) -> None:
+    blamed = words.who(finding) if finding.ranks or finding.nodes else ""
+    when = f"{finding.kind if may.course else ''} {words.since(finding)}".strip()
+    about_whom = ", ".join(part for part in (blamed, when) if part)
+    out.title(f"{number}. {finding.cause}" + (f": {about_whom}" if about_whom else ""))
     about = f"{words.CAUSE_TITLES.get(finding.cause, finding.cause)}; "
     about += f"confidence {words.percent(finding.confidence)} ({words.certainty(finding.confidence)})"
     if finding.cause_share > 0:
@@ -112,7 +112,7 @@ def _finding(out: _Lines, number: int, finding: Finding, total: float) -> None:
         out.text(evidence, indent=3, label="evidence" if not position else " ")
     parts = (
         ("action", finding.action),
-        ("gain", words.gain(finding, total)),
+        ("gain", words.gain(finding, total, waits=may.waits)),
         ("verify", finding.verify),
         ("next", finding.next),
     )
@@ -130,14 +130,15 @@ def _ranks(out: _Lines, run: RunData, verdict: Verdict) -> None:
     medians = facts.rank_medians(run, inside)
     culprits = set(facts.culprit_rows(run, verdict))
     rows, left_out = facts.telling_rows(run, verdict, RANKS_AT_MOST)
-    out.title(f"Ranks (medians of steps {picked[0]}-{picked[-1]})")
+    out.title(f"Ranks (medians of steps {picked[0]}-{picked[-1]})" if len(picked) > 1 else "Ranks (one value each)")
     out.row(f"{'rank':>6} {'node':>5} {'step':>10} {'own':>10} {'arrival':>10} {'blocked':>10}", DIM)
+    places = {rank.node: f"n{rank.node}" if facts.node_count(run) else words.UNKNOWN for rank in run.ranks}
     for row in rows:
         rank = run.ranks[row]
         values = (medians.step[row], medians.own[row], medians.arrival[row], medians.blocked[row])
         cells = " ".join(f"{facts.duration(run, value):>10}" for value in values)
         mark = " <- culprit" if row in culprits else ""
-        out.row(f"{rank.rank:>6} {'n' + str(rank.node):>5} {cells}{mark}", *([BOLD, RED] if row in culprits else []))
+        out.row(f"{rank.rank:>6} {places[rank.node]:>5} {cells}{mark}", *([BOLD, RED] if row in culprits else []))
     if left_out:
         out.row(f"       … and {left_out} more ranks (fastest, median and slowest own time are shown)", DIM)
 

@@ -96,18 +96,33 @@ class Headline:
         return f"{told}; {self.costs}" if self.costs else told
 
 
-def headline(verdict: Verdict, finding: Finding | None, total_seconds: float) -> Headline:
+def headline(
+    verdict: Verdict,
+    finding: Finding | None,
+    total_seconds: float,
+    *,
+    waits: bool = True,
+    course: bool = True,
+    links: bool = False,
+) -> Headline:
     """The verdict as one sentence.
 
     Args:
         verdict: the whole answer.
         finding: the finding that it is about.
         total_seconds: wall time of the steps looked at, NaN unknown.
+        waits: ranks wait for each other; see `told.Told` for this and the others.
+        course: there are several moments.
+        links: it is about connections.
     """
-    costs = _costs(verdict, total_seconds)
+    costs = _costs(verdict, total_seconds, waits=waits)
     if verdict.verdict == "straggler" and finding is not None and finding.ranks:
-        when = since(finding) if _which_steps(finding) == "every step" else ""  # else the steps are told already
-        return Headline(_blame(finding), f"{finding.cause} {when}".strip(), costs)
+        which = _which_steps(finding) if course else "the mean step"
+        when = since(finding) if which == "every step" else ""  # else the steps are told already
+        return Headline(_blame(finding, which, waits=waits), f"{finding.cause} {when}".strip(), costs)
+    if links and verdict.verdict == "straggler" and finding is not None:
+        slow = f"{who(finding)} is" if len(finding.nodes) == 1 else f"{who(finding)} are" if finding.nodes else ""
+        return Headline(f"{slow or 'some connections are'} slower than the others", finding.cause, costs)
     opening = {
         "none": "no rank holds the others up",
         "straggler": "one part of the job holds the others up",
@@ -124,12 +139,16 @@ def headline(verdict: Verdict, finding: Finding | None, total_seconds: float) ->
     return Headline(opening, "", costs)
 
 
-def _blame(finding: Finding) -> str:
+def _blame(finding: Finding, which: str, *, waits: bool) -> str:
     one = len(finding.ranks) == 1
+    if not waits and finding.slowdown > 1:
+        return (
+            f"{who(finding)} {'needs' if one else 'need'} {times(finding.slowdown)} as long for {which} as the others"
+        )
     if finding.slowdown <= 1:  # how long steps take is not known
         return f"{who(finding)} {'holds' if one else 'hold'} up the others"
     verb = "makes" if one else "make"
-    return f"{who(finding)} {verb} {_which_steps(finding)} {times(finding.slowdown)} slower"
+    return f"{who(finding)} {verb} {which} {times(finding.slowdown)} slower"
 
 
 def _which_steps(finding: Finding) -> str:
@@ -164,7 +183,9 @@ def since(finding: Finding) -> str:
     return f"in step {first}" if first == last else f"in steps {first}-{last}"
 
 
-def _costs(verdict: Verdict, total_seconds: float) -> str:
+def _costs(verdict: Verdict, total_seconds: float, *, waits: bool) -> str:
+    if not waits:
+        return f"{percent(verdict.cost.share)} of what all of them could do is lost" if verdict.cost.share > 0 else ""
     if verdict.cost.seconds <= 0:
         return ""
     of = f" of {seconds(total_seconds)}" if math.isfinite(total_seconds) else ""
@@ -188,8 +209,10 @@ def money(cost: Cost) -> str:
     return f"{cost.money:,.{digits}f} ({cost.gpu_hours:.3g} GPU hours)"
 
 
-def gain(finding: Finding, total_seconds: float) -> str:
+def gain(finding: Finding, total_seconds: float, *, waits: bool = True) -> str:
     """What fixing the finding is expected to bring, from its own cost."""
+    if not waits and finding.slowdown > 1 and finding.ranks:
+        return f"{'its' if len(finding.ranks) == 1 else 'their'} own steps get {times(finding.slowdown)} faster"
     if finding.cost_seconds <= 0:
         return ""
     saved = f"the job saves {seconds(finding.cost_seconds)}"

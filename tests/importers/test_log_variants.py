@@ -97,6 +97,38 @@ def _nothing_found():
     return diagnose(run_of("x", [Source("x", None)]))
 
 
+def test_speeds_of_one_digit_are_timed_by_the_running_time_beside_them(read):
+    ends = "wall={}, train_wall={}"
+    run = read(
+        [
+            f"| epoch 001: {50 * i} / 1891 loss=9.5, ups=0.5, num_updates={50 * i}, {ends.format(91 * i, 85 * i)}"
+            for i in range(1, 20)
+        ]
+    )
+    assert times(run) == pytest.approx(1.82)
+
+
+def test_running_time_that_is_written_with_an_exponent_is_no_trouble(read):
+    lines = [f"epoch 001: {i} / 99 loss=9.5, ups=2.5{i % 9}, num_updates={i}, wall={i}e2" for i in range(1, 20)]
+    assert times(read(lines))[0] == pytest.approx(1 / 2.51)
+
+
+def test_records_of_several_lines_are_put_together(read):
+    lines = []
+    for i in range(1, 30):
+        lines += [f"[batch={20 * i}/4800]:", "\t Train time/epoch: 0", f"\t Train trainer/global_step: {20 * i - 1}"]
+        lines += [f"\t Train throughput/batches_per_sec: {0.125 + i / 1000:.4f}", "\t Train loss/train/total: 9.5"]
+    run = read(lines)
+    assert run.steps.steps.tolist() == [20 * i for i in range(1, 30)]
+    assert times(run)[0] == pytest.approx(1 / 0.126)
+    assert run.ranks[0].detail["steps_per_record"] == 20
+
+
+def test_a_speed_without_the_first_line_of_its_record_is_none(read):
+    with pytest.raises(InputError):
+        read([f"    throughput/device/batches_per_second=0.2{i}" for i in range(30)])
+
+
 def test_epochs_alone_are_no_steps(read):
     with pytest.raises(InputError):
         read([f"{stamp(60 * e)} [INFO] Epoch {e}, Time {60 * e}.5s, Loss 0.5" for e in range(1, 30)])

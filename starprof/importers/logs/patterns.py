@@ -21,6 +21,7 @@ class Form:
         data: like `time`, for the part of it that was waiting for data.
         samples: batch size of the whole job in group 1.
         tokens: tokens of the whole job's step in group 1.
+        clock: seconds since the start in group 1; counts before a clock stamp of the line.
         needs_time: a line without the time is none of this form.
     """
 
@@ -32,6 +33,7 @@ class Form:
     data: tuple[tuple[re.Pattern[str], float], ...] = ()
     samples: re.Pattern[str] | None = None
     tokens: re.Pattern[str] | None = None
+    clock: re.Pattern[str] | None = None
     needs_time: bool = False
 
 
@@ -52,6 +54,11 @@ _SPEEDS = (
     _re(r"\b(NUM)\s?(?:it|iter|iters|steps?|batch|batches)/s\b"),
     _re(r"(?:steps|iterations|iters)[_ /]?per[_ ]sec(?:ond)?s?[\"']?\s*[:=]?\s*(NUM)"),
 )
+
+BLOCK = Form("Composer or OLMo", _re(r"\[(?:batch|step)=(?P<step>\d{1,12})/(?P<total>\d{1,12})\b"))
+"""The first line of a record of several lines; one of the others is `BLOCK_RATE`."""
+
+BLOCK_RATE = _re(r"\bthroughput/(?:device/)?batches_per_sec(?:ond)?\s*[=:]\s*(NUM)")
 
 FORMS: tuple[Form, ...] = (
     Form(
@@ -93,6 +100,7 @@ FORMS: tuple[Form, ...] = (
         "fairseq",
         _re(r"\bnum_updates[\"']?[=:]\s*[\"']?(?P<step>\d{1,12})"),
         rate=(_re(r"\bups[\"']?[=:]\s*[\"']?(NUM)"),),
+        clock=_re(r"\bwall[\"']?[=:]\s*[\"']?(NUM)"),
     ),
     Form(
         "MMEngine",
@@ -122,7 +130,7 @@ FORMS: tuple[Form, ...] = (
         "Detectron2",
         _re(r"\beta: \S{1,40}(?: \S{1,20})?\s+iter: (?P<step>\d{1,12})\s"),
         time=((_re(r"\btime: (NUM)"), 1e6),),
-        data=((_re(r"\bdata_time: (NUM)"), 1e6),),
+        data=((_re(r"\bdata(?:_time)?: (NUM)"), 1e6),),
     ),
     Form(
         "nanoGPT",
@@ -134,6 +142,7 @@ FORMS: tuple[Form, ...] = (
         _re(rf"\bstep\s+{_OF}\s*\| .{{0,60}}loss"),
         time=((_re(r"\|\s*(NUM) ms\s*\|"), 1e3),),
     ),
+    BLOCK,
     Form(
         "a log",
         _re(

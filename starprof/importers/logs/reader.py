@@ -13,6 +13,8 @@ from starprof.importers.logs.lines import stamp_of
 from starprof.importers.logs.patterns import (
     BAR,
     BATCH_SIZE,
+    BLOCK,
+    BLOCK_RATE,
     EPOCH_OF_LABEL,
     EVALUATES,
     FORMS,
@@ -32,7 +34,7 @@ MAX_EVENTS = 100_000
 LABEL_LENGTH = 80
 SURE_RECORDS = 1000
 """After so many records of one form, other lines are no longer searched for others."""
-_WORTH_A_LOOK = re.compile(r"iter|step|epoch|train|%\|", re.IGNORECASE)
+_WORTH_A_LOOK = re.compile(r"iter|step|epoch|train|%\||\[batch=|batches_per_sec", re.IGNORECASE)
 _FACTS = re.compile(r"sav|eval|valid|world|process|batch_size|NVRM: Xid", re.IGNORECASE)
 MAX_XIDS = 1_000
 
@@ -49,6 +51,7 @@ class LogReader:
     _line: int = 0
     _count: int = 0
     _usual: int | str | None = None
+    _block: dict[str, float] = field(default_factory=dict)
 
     def feed(self, rank: int | None, line: str) -> None:
         """Look at one line.
@@ -57,7 +60,7 @@ class LogReader:
             InputError: more records than a log can have.
         """
         self._line += 1
-        found = self._match(line) if _WORTH_A_LOOK.search(line) else None
+        found = (self._of_block(line) or self._match(line)) if _WORTH_A_LOOK.search(line) else None
         if found is None:
             if _FACTS.search(line):
                 self._facts(rank, line)
@@ -90,6 +93,15 @@ class LogReader:
             (int(records.steps[max(place, 0)]), rank, xid)
             for place, (_, rank, xid) in zip(places.tolist(), self.xids, strict=True)
         ]
+
+    def _of_block(self, line: str) -> tuple[int, dict[str, float]] | None:
+        """The speed that a later line of a record of several lines tells."""
+        if (begins := BLOCK.step.search(line)) is not None:
+            self._block = {name: float(told) for name, told in begins.groupdict().items()}
+        elif self._block and (rate := BLOCK_RATE.search(line)) is not None and _is_precise(rate[1]):
+            values, self._block = {**self._block, "rate": float(rate[1])}, {}
+            return FORMS.index(BLOCK), values
+        return None
 
     def _match(self, line: str) -> tuple[int | str, dict[str, float]] | None:
         usual = self._usual
@@ -138,16 +150,22 @@ def _of_form(form: Form, line: str) -> dict[str, float] | None:
                     values["bare"] = 1.0
                 break
     rate = next((told for pattern in form.rate if (told := pattern.search(line)) is not None), None)
-    if rate is not None:
+    if rate is not None and _is_precise(rate[1]):
         values["rate"] = float(rate[1])
     for name, size in (("samples", form.samples), ("tokens", form.tokens)):
         if size is not None and (told := size.search(line)) is not None:
             values[name] = float(told[1])
-    stamp = stamp_of(line)
-    if stamp is not None:
+    if form.clock is not None and (since := form.clock.search(line)) is not None:
+        values |= {"stamp": float(since[1]), "resolution": 10.0 ** -len(since[1].partition(".")[2])}
+    elif (stamp := stamp_of(line)) is not None:
         values |= {"stamp": stamp.seconds, "resolution": stamp.resolution}
     wanted = {"time"} if form.needs_time else {"time", "rate", "stamp"}
     return values if values.keys() & wanted else None
+
+
+def _is_precise(number: str) -> bool:
+    """Whether a speed has more than one digit that counts: 0.5 a second is anything from 1.8 to 2.2 s."""
+    return len(number.partition("e")[0].replace(".", "").lstrip("0")) > 1
 
 
 def _in_us(found: re.Match[str], unit_us: float) -> float:

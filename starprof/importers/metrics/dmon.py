@@ -150,8 +150,12 @@ class _Reader:
         before = layout.before
         names = layout.names if layout.dcgm else layout.names[before:]
         gpu = cells[before - 1] if len(cells) == before + len(names) else ""
-        if not gpu.isdigit() or (layout.dcgm and not cells[0].startswith("GPU")):
-            self._readings.damaged += not layout.dcgm or cells[0].startswith("GPU")
+        if layout.dcgm and cells[0] != "GPU":
+            if cells[0].startswith("GPU-"):
+                self._readings.note_ignored("rows of MIG instances")
+            return
+        if not gpu.isdigit():
+            self._readings.damaged += 1
             return
         gpu = str(int(gpu[:9]))
         time_ns = self._time(layout, cells, gpu)

@@ -6,6 +6,7 @@ from starprof.model.verdict import Finding
 from starprof.reports import words
 from starprof.reports.markup import Section, text
 from starprof.reports.material import Material
+from starprof.reports.told import Told, told
 
 
 def render(material: Material) -> Section | None:
@@ -13,31 +14,32 @@ def render(material: Material) -> Section | None:
     findings = material.verdict.findings
     if not findings:
         return None
-    cards = "".join(_card(number, finding, material.total_seconds) for number, finding in enumerate(findings, 1))
+    may = told(material.run)
+    cards = "".join(_card(number, finding, material.total_seconds, may) for number, finding in enumerate(findings, 1))
     return Section("findings", "Findings" if len(findings) > 1 else "Finding", cards)
 
 
-def _card(number: int, finding: Finding, total: float) -> str:
+def _card(number: int, finding: Finding, total: float, may: Told) -> str:
     cause = words.CAUSE_TITLES.get(finding.cause, finding.cause)
     title = f"{words.who(finding)}: {cause}" if finding.ranks or finding.nodes else cause
     blame = "" if finding.ranks or finding.nodes else "no rank to blame"
     tags = "".join(
         f'<span class="tag">{text(tag)}</span>'
-        for tag in (finding.kind, words.since(finding), *_roles(finding), blame)
+        for tag in (finding.kind if may.course else "", words.since(finding), *_roles(finding), blame)
         if tag
     )
     rows = (
         ("Evidence", _evidence(finding)),
         ("Cause", _cause(finding)),
         ("Action", text(finding.action)),
-        ("Expected gain", text(words.sentence(words.gain(finding, total)))),
+        ("Expected gain", text(words.sentence(words.gain(finding, total, waits=may.waits)))),
         ("How to verify", text(finding.verify)),
         ("Next", text(finding.next)),
     )
-    told = "".join(f"<dt>{name}</dt><dd>{body}</dd>" for name, body in rows if body)
+    listed = "".join(f"<dt>{name}</dt><dd>{body}</dd>" for name, body in rows if body)
     return (
         f'<article class="card"><header><span class="number">{number}</span>'
-        f"<h3>{text(words.sentence(title))}</h3>{tags}</header><dl>{told}</dl></article>"
+        f"<h3>{text(words.sentence(title))}</h3>{tags}</header><dl>{listed}</dl></article>"
     )
 
 

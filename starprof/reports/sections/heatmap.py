@@ -143,9 +143,14 @@ def _own(material: Material) -> dict[str, Any] | None:
         own,
         material.medians.own,
         name="Own time",
-        about="ms of own work",
-        floor=float(np.percentile(finite, 2) / 1e3) if finite.size else 0.0,
+        about="of own work, in the unit of the source" if facts.source_units(material.run) else "ms of own work",
+        floor=float(np.percentile(finite, 2) / _unit_us(material)) if finite.size else 0.0,
     )
+
+
+def _unit_us(material: Material) -> float:
+    """Microseconds of one unit of what is shown: milliseconds, or the source's own unit where it names none."""
+    return facts.source_units(material.run) or 1e3
 
 
 def _view(
@@ -156,14 +161,15 @@ def _view(
     The colour scale reaches from `floor` to the slowest rank's median, at least over a part of a step: single
     spikes saturate instead of washing the rest out.
     """
-    binned, width = peak_bins(values_us / 1e3, BINS_AT_MOST)
+    unit = _unit_us(material)
+    binned, width = peak_bins(values_us / unit, BINS_AT_MOST)
     finite = binned[np.isfinite(binned)]
     if not finite.size:
         return None
     known = medians_us[np.isfinite(medians_us)]
-    slowest = float(known.max() / 1e3) if known.size else floor
+    slowest = float(known.max() / unit) if known.size else floor
     blamed = material.finding is not None and material.finding.ranks and material.finding.cause not in NETWORK_CAUSES
-    least = (LEAST_SPAN_LATE if blamed else LEAST_SPAN_CALM) * facts.step_us(material.run) / 1e3
+    least = (LEAST_SPAN_LATE if blamed else LEAST_SPAN_CALM) * facts.step_us(material.run) / unit
     span = max(least, HEADROOM * (slowest - floor), float(np.percentile(finite, 99)) - floor)
     return {
         "name": name,
@@ -172,5 +178,5 @@ def _view(
         "z": material.pack.quantised(binned),
         "low": round(floor, 4),
         "high": round(floor + span, 4),
-        "medians": material.pack.array(medians_us / 1e3),
+        "medians": material.pack.array(medians_us / unit),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from starprof.model.verdict import Finding
-from starprof.reports import words
+from starprof.reports import told, words
 from starprof.reports.markup import Section, text
 from starprof.reports.material import Material
 
@@ -11,10 +11,11 @@ from starprof.reports.material import Material
 def render(material: Material) -> Section:
     """Kicker, headline, what it costs, and up to four figures."""
     verdict, total = material.verdict, material.total_seconds
-    told = words.headline(verdict, material.finding, total)
-    title = words.sentence(told.who)
+    may = told.told(material.run)
+    said = words.headline(verdict, material.finding, total, waits=may.waits, course=may.course, links=may.links)
+    title = words.sentence(said.who)
     reason = "" if verdict.verdict == "straggler" else verdict.reason  # there the headline has said it all
-    lines = [line for line in (_why(material.finding, told.why), words.sentence(reason)) if line]
+    lines = [line for line in (_why(material.finding, said.why), words.sentence(reason)) if line]
     told_once = "".join(f'<p class="lead">{text(line)}</p>' for line in dict.fromkeys(lines))
     tiles = "".join(
         f'<div class="tile"><span class="figure">{text(figure)}</span><span class="label">{text(label)}</span></div>'
@@ -39,15 +40,17 @@ def _why(finding: Finding | None, why: str) -> str:
 
 def _tiles(material: Material) -> list[tuple[str, str]]:
     verdict, finding = material.verdict, material.finding
+    waits = told.told(material.run).waits
     tiles = []
     if finding is not None and finding.slowdown > 1 and verdict.verdict != "none":
-        tiles.append((words.times(finding.slowdown), "slower steps"))
-    if verdict.cost.seconds > 0:
+        tiles.append((words.times(finding.slowdown), "slower steps" if waits else "as long as the others' steps"))
+    if verdict.cost.seconds > 0 and waits:
         total = material.total_seconds
         of = f"of {words.seconds(total)} lost" if total == total else "lost"
         tiles.append((words.seconds(verdict.cost.seconds), of))
     if verdict.cost.share > 0:
-        tiles.append((words.percent(verdict.cost.share), "of the job's time"))
+        of = "of the job's time" if waits else "of what all workers could do lost"
+        tiles.append((words.percent(verdict.cost.share), of))
     if verdict.cost.gpu_hours > 0 and any(rank.gpu_uuid for rank in material.run.ranks):
         tiles.append((f"{verdict.cost.gpu_hours:.2g} h", "of GPU time lost"))
     if verdict.cost.money:
