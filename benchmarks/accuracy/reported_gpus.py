@@ -40,6 +40,14 @@ def hot_gpu_without_peers() -> RunData:
     return SyntheticRun(1, 3_000, phases_us=phases, gpus=True, rate_hz=1.0, faults=(hot,)).data()
 
 
+def hot_gpu_where_the_driver_counts_in_another_order() -> RunData:
+    """The hot card is the driver's first, and belongs to the last rank: only its UUID tells."""
+    data = SyntheticRun(4, 300, gpus=True, faults=(Trouble((3,), COMPUTE, HOT, start=120),)).data()
+    names = data.samples["gpu"].copy()
+    names["nvml_index"] = names["nvml_index"].to_numpy()[::-1]
+    return with_samples(data, gpu=names)
+
+
 def half_the_power_on_one_of_four() -> RunData:
     """One of four equal cards is held at 150 W by the software power cap, its temperature is normal."""
     return SyntheticRun(4, 300, gpus=True, faults=(Trouble((2,), COMPUTE, HALF_POWER, start=0),)).data()
@@ -157,6 +165,10 @@ REPORTS: tuple[Report, ...] = (
             onset=120,
             says=("88 degrees", "rules out a power cap", "cooling"),
         ),
+    ),
+    (
+        hot_gpu_where_the_driver_counts_in_another_order,
+        answer("straggler", ranks=(3,), causes=("gpu-thermal",), onset=120, says=("gpu of rank 3",)),
     ),
     (
         hot_gpu_without_peers,

@@ -104,6 +104,12 @@ def ports_at_their_line_rate() -> RunData:
     return with_samples(data, nic_sample=samples)
 
 
+def two_ranks_behind_one_full_port() -> RunData:
+    """Two ranks on each of two nodes fill its 10 Gbit/s port together: the node sends 9.9 Gbit/s, not twice that."""
+    full = Trouble(ALL, SLOWER, grows={"nic_sample.tx_bytes": 1.2e9, "tcp_sample.acked_bytes": 0.25e9}, start=120)
+    return SyntheticRun(4, 300, nodes=2, faults=(full,)).data()
+
+
 REPORTS: tuple[Report, ...] = (
     (
         sockets_instead_of_infiniband,
@@ -152,6 +158,10 @@ REPORTS: tuple[Report, ...] = (
     (
         another_all_reduce_on_one_host,
         answer("uniform", causes=("communication-volume",), onset=150, says=("4 collectives per step",)),
+    ),
+    (
+        two_ranks_behind_one_full_port,
+        answer("uniform", causes=("nic-bandwidth",), onset=120, says=("9.9 gbit/s",), never=("19.",)),
     ),
     (
         ports_at_their_line_rate,

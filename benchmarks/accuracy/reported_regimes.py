@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from inputs import Report, job_series, wall_times
 from truth import answer
 
 from starprof.analysis.synthetic import Slow, SyntheticRun, Trouble
+from starprof.model.events import HOOK_NOTE
 from starprof.model.rundata import RunData
 
 
@@ -69,6 +72,13 @@ def a_hook_that_was_never_called() -> RunData:
     return SyntheticRun(4, 300, missing_ranks=(0, 1, 2, 3), counters=False).data()
 
 
+def a_loop_without_an_optimizer_step() -> RunData:
+    """The hook was active in a plain loop and saw no end of a step."""
+    data = SyntheticRun(2, 300, missing_ranks=(0, 1), counters=False).data()
+    noted = data.events.reindex(range(2)).assign(kind=HOOK_NOTE, rank=[0, 1], detail="no step boundary seen")
+    return replace(data, events=noted)
+
+
 def chronic_and_one_off() -> RunData:
     """Rank 7 of 64 is 8 % slower in every step, rank 40 five times slower in one."""
     own_us = sum(SyntheticRun().phases_us.values())
@@ -119,6 +129,7 @@ REPORTS: tuple[Report, ...] = (
     (slow_inside_backward_as_wall_times_show_it, answer("inconclusive", says=("waiting", "record"))),
     (a_rank_that_was_never_recorded, answer("inconclusive", says=("no samples from rank 2",), never=("nan",))),
     (a_hook_that_was_never_called, answer("inconclusive", says=("no step records", "hook"), never=("nan",))),
+    (a_loop_without_an_optimizer_step, answer("inconclusive", says=("no step boundary seen", "ranks 0 and 1"))),
     (
         chronic_and_one_off,
         answer("straggler", ranks=(7,), kinds=("chronic",), onset=0, onsets=(0, 111), says=("rank 40", "no pattern")),

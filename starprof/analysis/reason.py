@@ -6,6 +6,7 @@ import numpy as np
 
 from starprof.analysis.causes.base import ms, pct, rank_names
 from starprof.analysis.findings import Context
+from starprof.analysis.hangs.xids import told_of
 from starprof.analysis.slowness import Slowness
 from starprof.model.verdict import Cost, Finding, VerdictKind
 
@@ -13,14 +14,16 @@ Found = list[tuple[Slowness, Finding]]
 
 ALIKE = (
     "What slows all ranks alike from the first step on, such as a wrong configuration, does not show in one run: "
-    "compare it with a run that was healthy."
+    "compare it with a run that was healthy (--baseline RUN)."
 )
 
 
 def reason(context: Context, kind: VerdictKind, found: Found, cost: Cost) -> str:
     """Why this verdict, in one line."""
     missing = context.own.missing
+    driver = " ".join(told_of(context.run, missing).lines[:1]) if missing else ""
     unseen = f" No samples from {rank_names(missing)}." if missing else ""
+    unseen += f" {driver}" if driver else ""
     share = f"{pct(cost.share)} of the time"
     match kind:
         case "straggler":
@@ -40,7 +43,8 @@ def reason(context: Context, kind: VerdictKind, found: Found, cost: Cost) -> str
         case "inconclusive" if found and not missing:
             return f"The reduction became slower ({share}), but not whose fault it is could be told."
         case "inconclusive":
-            return f"No samples from {rank_names(missing)}: a rank that was not recorded may be the slow one."
+            line = f"No samples from {rank_names(missing)}: a rank that was not recorded may be the slow one."
+            return f"{line} {driver}" if driver else line
     return _nobody(context, found)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from starprof.analysis.arrays import Ints
 from starprof.analysis.causes.base import ms, rank_names
+from starprof.analysis.counters import Counters
 from starprof.analysis.own_time import OwnTime, own_time
 from starprof.analysis.settings import Settings
 from starprof.analysis.topology import shared_place
@@ -104,7 +105,7 @@ def _stalls(run: RunData, settings: Settings) -> list[Finding]:
 
 def _stall(run: RunData, own: OwnTime, column: int, late: Ints, cost_us: float, typical: float) -> Finding:
     step = int(run.steps.steps[column])
-    shared = shared_place(run, own, np.flatnonzero(np.isin(own.rows, late)).tolist())
+    shared = shared_place(Counters(run), own, np.flatnonzero(np.isin(own.rows, late)).tolist())
     ranks = tuple(run.ranks[int(row)].rank for row in late)
     data = run.steps["data_wait_us"][:, column]
     others = np.delete(data, late)
