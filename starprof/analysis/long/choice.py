@@ -13,8 +13,8 @@ from starprof.model.rundata import STEPS_PER_RECORD, RunData
 from starprof.model.stepsource import StepSource
 from starprof.model.verdict import Verdict
 
-MOST_RANK_STEPS = 4_000_000
-"""Ranks times steps up to which a run is diagnosed as a whole: about 2 GB and ten seconds."""
+MOST_RANK_STEPS = 2_000_000
+"""Ranks times steps up to which a run is diagnosed as a whole: about 1 GB and ten seconds."""
 
 
 class Loadable(StepSource, Protocol):
