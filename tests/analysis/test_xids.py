@@ -158,3 +158,9 @@ def test_any_events_are_read_or_left_out(told):
     assert all(0 < one.number < 1000 for one in found)
     counters = Counters(BARE)
     assert all(set(on_gpu_of(found, info, counters)) <= set(found) for info in BARE.ranks)
+
+
+def test_a_rank_without_samples_whose_gpu_was_lost_is_told_with_it():
+    verdict = slow_gpu((79, 3, 10), faults=(), missing_ranks=(3,))
+    assert (verdict.verdict, verdict.findings) == ("inconclusive", ())
+    assert "XID 79 (the GPU fell off the bus) of the GPU of rank 3" in verdict.reason

@@ -1,6 +1,9 @@
 """Kernel logs: XIDs with host, GPU, process and time where a line tells them, and nothing else of the log."""
 
+import json
+
 import pytest
+from flight_dumps import Job
 from hypothesis import given
 from hypothesis import strategies as st
 from metric_texts import source
@@ -77,6 +80,30 @@ def test_xids_between_the_steps_of_a_training_log_have_the_step_before(tmp_path)
     run = load([str(tmp_path)])
     told = run.events[run.events["kind"] == "xid"]
     assert told[["step", "value", "detail"]].values.tolist() == [[20, 79, "GPU 0000:18:00, process 4242"]]
+
+
+def stopped(folder, hosts):
+    """Dumps of four ranks, the last of which did not come to call 2."""
+    job = Job({"0": [0, 1, 2, 3]}).call("0", 1, range(4), "completed").call("0", 2, (0, 1, 2), "scheduled")
+    for rank in range(4):
+        told = {**job.dump(rank), **({"hostname": hosts[rank]} if hosts else {})}
+        (folder / f"dump_{rank}.json").write_text(json.dumps(told))
+    (folder / "kern.log").write_text(SYSLOG)
+    return diagnose(load([str(folder)]))
+
+
+def test_beside_dumps_of_a_stopped_job_it_tells_what_the_driver_saw_on_the_missing_rank_s_host(tmp_path):
+    verdict = stopped(tmp_path, ["n6", "n6", "n7", "n7"])
+    (finding,) = verdict.findings
+    assert (verdict.verdict, finding.ranks) == ("hang", (3,))
+    assert any("XID 79 (the GPU fell off the bus) on n7" in line for line in finding.evidence)
+
+
+@pytest.mark.parametrize("hosts", [["n7", "n7", "n6", "n6"], None])
+def test_xids_of_another_host_or_where_no_host_is_told_say_nothing_of_the_missing_rank(tmp_path, hosts):
+    (finding,) = stopped(tmp_path, hosts).findings
+    assert finding.ranks == (3,)
+    assert not any("XID 79" in line for line in finding.evidence)
 
 
 @given(st.text())
