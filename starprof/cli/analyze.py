@@ -146,6 +146,8 @@ def _show_all(done: list[Done], left: Mapping[str, str], outputs: Outputs, *, as
         return
     terminal = terminal_here()
     sys.stdout.write(overview.lines(jobs, left, terminal))
-    for number, (name, one) in enumerate(zip(names, done, strict=True), 1):
-        if one.text:
-            sys.stdout.write(overview.heading(name, number, len(done), terminal) + one.text)
+    in_full = overview.worth_showing(jobs)
+    for number, (name, one) in enumerate(zip(names, done, strict=True)):
+        if number in in_full:
+            sys.stdout.write(overview.heading(name, number + 1, len(done), terminal) + one.text)
+    sys.stdout.write(overview.closing(jobs, in_full))

@@ -162,6 +162,10 @@ def names_of(jobs: Sequence[Job]) -> list[str]:
     """A short name for each job that tells it from the others: its file or folder, with as many folders as needed."""
     paths = [_path(job) for job in jobs]
     names = [path[-1] for path in paths]
+    last = Counter(names)
+    # A file name that several jobs share tells nothing beside their folders.
+    paths = [path[:-1] if last[path[-1]] > 1 and len(path) > 1 else path for path in paths]
+    names = [path[-1] for path in paths]
     for depth in range(2, 1 + max((len(path) for path in paths), default=0)):
         count = Counter(names)
         names = ["/".join(p[-depth:]) if count[n] > 1 else n for p, n in zip(paths, names, strict=True)]

@@ -20,6 +20,7 @@ MODULES: tuple[str, ...] = (
     "traces.horovod_timeline",
     "workers.readiness",
     "nccl.pair_table",
+    "logs.scalars",
     "workers.worker_csv",
     "logs.training_log",
     "workers.worker_text",

@@ -15,6 +15,7 @@ from starprof.reports.terminal import BOLD, VERDICT_COLORS, YELLOW, Terminal
 
 NAME_WIDTH = 34
 LEFT_AT_MOST, SHOWN = 6, 2
+FULL_AT_MOST = 12
 
 
 def lines(jobs: Sequence[JobVerdict], not_read: Mapping[str, str], terminal: Terminal) -> str:
@@ -39,6 +40,24 @@ def heading(name: str, number: int, count: int, terminal: Terminal) -> str:
     rule = "-" * min(max(terminal.width, 40), 110)
     title = terminal.paint(printable(f"{name} ({number} of {count})"), BOLD)
     return to_encoding(f"\n{rule}\n{title}\n", terminal.encoding)
+
+
+def worth_showing(jobs: Sequence[JobVerdict]) -> frozenset[int]:
+    """Positions of the jobs to show in full: all of a few; of many those that lost most."""
+    readable = [i for i, job in enumerate(jobs) if job.verdict is not None]
+    if len(jobs) <= FULL_AT_MOST:
+        return frozenset(readable)
+    told = {i: verdict for i in readable if (verdict := jobs[i].verdict) is not None and verdict.findings}
+    order = sorted(told, key=lambda i: (told[i].verdict in ("none", "inconclusive"), -told[i].cost.share, i))
+    return frozenset(order[:FULL_AT_MOST])
+
+
+def closing(jobs: Sequence[JobVerdict], in_full: frozenset[int]) -> str:
+    """What to do for those that are not shown in full; empty when all are."""
+    rest = sum(job.verdict is not None for job in jobs) - len(in_full)
+    if rest <= 0:
+        return ""
+    return f"\n{rest} more jobs stand in the overview only: name one by itself, or use --html or --json.\n"
 
 
 def page(jobs: Sequence[JobVerdict], files: Sequence[str], not_read: Mapping[str, str]) -> str:

@@ -35,6 +35,16 @@ def mllog() -> Iterator[Sample]:
     yield Sample("mllog", {"result_0.txt": _lines(line("global_batch_size", 16), line("run_start"), *steps)})
 
 
+def scalars() -> Iterator[Sample]:
+    def export(every, count):
+        rows = [(1588275106.74 + 2.5 * i * every + 0.01 * (i % 3), i * every + 1, 2.9 / (i + 1)) for i in range(count)]
+        return _lines("Wall time,Step,Value", *(f"{wall:.3f},{step},{value:.6f}" for wall, step, value in rows))
+
+    yield Sample(
+        "tensorboard-csv", {"run_a-tag-loss.csv": export(10, 30), "run_a-tag-eval_accuracy.csv": export(50, 6)}
+    )
+
+
 def kineto() -> Iterator[Sample]:
     def rank(number):
         events = []
@@ -309,6 +319,7 @@ def kernel_log() -> Iterator[Sample]:
 
 MAKERS: tuple[Callable[[], Iterator[Sample]], ...] = (
     mllog,
+    scalars,
     kineto,
     flight_recorder,
     training_log,
