@@ -113,7 +113,7 @@ class _Draw:
     def sure(self, factor: float, steps: int | None = None) -> bool:
         long = (self.job.steps if steps is None else steps) >= SURE_STEPS
         plain = factor >= SURE_FACTOR and self.job.noise <= SURE_NOISE and self.job.pipelines >= SURE_PIPELINES
-        return plain and long and self.job.micro_batches >= 4 and self.job.experts == 1
+        return plain and long and self.job.micro_batches >= 4
 
 
 def _during(first: int, end: int, factor: float, otherwise: float = 1.0) -> Callable[[Ints], Floats]:

@@ -16,6 +16,10 @@ def between(first, end, factor, otherwise=1.0):
     return lambda steps: np.where((steps >= first) & (steps < end), factor, otherwise)
 
 
+def seconds(job):
+    return job.frame.assign(end=lambda f: f.start_us + f.dur_us).groupby("step").end.max().sum() / 1e6
+
+
 def test_a_clock_that_is_ahead_makes_no_slow_interface():
     verdict = diagnose(OpJob(clock_us={(1, 1): 20 * MS}).data())
     assert verdict.verdict == "none"
@@ -52,8 +56,10 @@ def test_a_slow_rank_is_named_although_another_was_not_recorded():
 
 @pytest.mark.parametrize("experts", [2, 4])
 def test_ranks_that_wait_for_a_slow_one_in_an_exchange_of_experts_are_not_late(experts):
-    job = OpJob(experts=experts, slow={(3, 1): 1.4})
-    assert blamed(diagnose(job.data())) == {job.rank(3, 1)}
+    job, healthy = (OpJob(experts=experts, slow=slow) for slow in ({(3, 1): 1.4}, {}))
+    verdict = diagnose(job.data())
+    assert blamed(verdict) == {job.rank(3, 1)}
+    assert verdict.cost.seconds == pytest.approx(seconds(job) - seconds(healthy), rel=0.03)
 
 
 def test_a_rank_that_stands_for_its_tensor_parallel_group_says_so():
@@ -114,11 +120,10 @@ def test_collectives_that_are_slow_for_a_while_have_their_steps(stages):
 
 def test_what_a_fault_costs_lies_in_its_interval():
     job, healthy = OpJob(slow={(1, 2): 1.5}), OpJob()
-    ends = [f.assign(end=f.start_us + f.dur_us).groupby("step").end.max().sum() for f in (job.frame, healthy.frame)]
     cost = diagnose(job.data()).cost
     low, high = cost.seconds_interval
     assert low <= cost.seconds <= high
-    assert low * 0.95 <= (ends[0] - ends[1]) / 1e6 <= high * 1.05
+    assert low * 0.95 <= seconds(job) - seconds(healthy) <= high * 1.05
 
 
 def test_intervals_hold_the_mean_of_dependent_steps_as_often_as_they_say():
@@ -135,3 +140,12 @@ def test_intervals_are_the_same_each_time():
     values = np.random.default_rng(1).random(30)
     assert mean_interval(values) == mean_interval(values.copy())
     assert mean_interval(values[:1]) == (values[0], values[0])
+
+
+def test_a_pipeline_of_which_one_of_two_stages_was_recorded_is_nothing_to_compare_with():
+    def cost(rng, shape):
+        more = np.where(np.arange(shape[1]) == 1, 1.4, 1.0)[None, :, None]
+        return np.exp(0.3 * rng.standard_normal(shape)) * more
+
+    job = OpJob(pipelines=2, stages=2, micro_batches=3, noise=0.06, cost=cost, missing=((0, 0),))
+    assert blamed(diagnose(job.data())) == set()

@@ -138,9 +138,9 @@ def _doubt(suspect: Suspect, suspects: list[Suspect], matched: Matched, settings
     if len(matched.steps) and len(suspect.held_up_us) < settings.min_steps:
         return words.few_steps(len(suspect.held_up_us), settings.min_steps)
     if not len(matched.steps) and matched.units < settings.min_blocks:
-        return words.few_calls(matched.calls)
+        return words.few_calls(matched.calls, settings.min_blocks * settings.calls_per_block)
     if group.dur_us.shape[1] < settings.min_calls:
-        return words.few_calls(group.dur_us.shape[1])
+        return words.few_calls(group.dur_us.shape[1], settings.min_calls)
     if suspect.chance * len(matched.groups) > settings.false_alarm_rate:
         return words.by_chance(suspect.last, len(suspect.held_up_us), len(matched.steps) > 0)
     if not group.end_together(suspect.late, spread):
@@ -214,7 +214,7 @@ def _nobody(
         if matched.units >= limits.min_blocks:
             return _rotating(run, matched, moving, unit_us, counts, empty)
         doubts = [words.MOVING]
-    reason = doubts[0] if doubts else _too_little(run, matched, limits.min_steps, seen=seen)
+    reason = doubts[0] if doubts else _too_little(run, matched, limits, seen=seen)
     finding = Finding(
         kind="one-off",
         cause="unknown",
@@ -224,14 +224,15 @@ def _nobody(
     return replace(empty, reason=f"{reason} {counts}", findings=(finding,))
 
 
-def _too_little(run: RunData, matched: Matched, min_steps: int, *, seen: bool) -> str:
+def _too_little(run: RunData, matched: Matched, limits: CallSettings, *, seen: bool) -> str:
     if not seen:
         least = min(matched.groups, key=lambda g: len(g.rows) / g.size)
         partly = len(least.rows) < least.size
         return words.few_seen(*((len(least.rows), least.size) if partly else (len(run.ranks), words.world_size(run))))
-    if len(matched.steps) and matched.units < min_steps:
-        return words.few_steps(matched.units, min_steps)
-    return words.few_calls(matched.calls)
+    if len(matched.steps) and matched.units < limits.min_steps:
+        return words.few_steps(matched.units, limits.min_steps)
+    needed = limits.min_calls if len(matched.steps) else limits.min_blocks * limits.calls_per_block
+    return words.few_calls(matched.calls, needed)
 
 
 def _moving_us(group: Group) -> float:

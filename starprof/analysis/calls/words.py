@@ -83,9 +83,12 @@ def few_steps(steps: int, needed: int) -> str:
     )
 
 
-def few_calls(calls: int) -> str:
+def few_calls(calls: int, needed: int) -> str:
     """Too few calls."""
-    return f"Only {calls} collective calls can be compared: too few to tell a habit from chance; record longer."
+    return (
+        f"Only {calls} collective calls can be compared, {needed} or more are needed to tell a habit from chance: "
+        "record longer."
+    )
 
 
 def by_chance(share: float, units: int, steps: bool) -> str:

@@ -7,7 +7,7 @@ as done a little after its send, or the other way round, does not look like a cl
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -15,7 +15,7 @@ from scipy.sparse.linalg import lsqr
 
 from starprof.analysis.arrays import Floats, Ints
 from starprof.analysis.trace_settings import ReplaySettings
-from starprof.analysis.whatif.replay import Part, Replay, replay_of
+from starprof.analysis.whatif.replay import Part, Replay, with_starts
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,7 @@ def on_one_clock(replay: Replay, settings: ReplaySettings) -> Clocked:
     apart_us = float(np.ptp(offsets))
     if apart_us <= settings.clock_share * _median_us(replay) or unexplained_us > settings.clock_fit * apart_us:
         return Clocked(replay, replay, 0.0)
-    schedules = tuple(
-        replace(schedule, start_us=schedule.start_us - offsets[schedule.worker][:, None])
-        for schedule in replay.trace.schedules
-    )
-    made = replay_of(replace(replay.trace, schedules=schedules))
-    if made is None:
-        return Clocked(replay, replay, 0.0)
+    made = with_starts(replay, [-offsets[part.schedule.worker][:, None] for part in replay.parts])
     plain = apart_us > settings.told_clock_share * float(np.median(replay.now_us))
     return Clocked(made, made if plain else replay, apart_us if plain else 0.0)
 

@@ -16,6 +16,7 @@ from itertools import pairwise
 import numpy as np
 
 from starprof.analysis.arrays import Bools, Floats, Ints
+from starprof.analysis.whatif.exchanges import exchange_groups
 from starprof.analysis.whatif.roles import Role
 from starprof.analysis.whatif.trace import OpTrace, Schedule
 
@@ -163,9 +164,13 @@ class _Parts:
         local = np.flatnonzero(self.of(Role.LOCAL))
         first = _joined(self._ended_before(own, collective), self._ended_before(collective, local))
         gathers = np.array(["gather" in name.lower() or "broadcast" in name.lower() for name in self.names], bool)
-        # What a pass exchanges within a tensor- or expert-parallel group is part of it: the next one waits for that.
-        feeding = np.flatnonzero(self.collective & gathers[self.schedule.kind] | self.of(Role.INNER))
-        return _joined(first, self._ended_before(feeding, np.flatnonzero(self.of(Role.FORWARD, Role.BACKWARD))))
+        # What a pass exchanges within a tensor- or expert-parallel group is part of it: the next one waits for that,
+        # and so does who gets its result.
+        inner = self.of(Role.INNER)
+        feeding = np.flatnonzero(self.collective & gathers[self.schedule.kind] | inner)
+        first = _joined(first, self._ended_before(feeding, np.flatnonzero(self.of(Role.FORWARD, Role.BACKWARD))))
+        sends = np.flatnonzero(self.of(Role.FORWARD_SEND, Role.BACKWARD_SEND))
+        return _joined(first, self._ended_before(np.flatnonzero(inner), sends))
 
     def _lead_in(self) -> tuple[Ints, Ints]:
         """A rank's first pass waits for whatever collective came before it."""
@@ -260,6 +265,9 @@ class _Parts:
         for role, member in ((Role.STAGE, self.pp), (Role.PIPELINE, self.dp), (Role.WORLD, np.zeros_like(self.pp))):
             mask = self.of(role)
             key[mask] = np.stack([self.schedule.kind, member, place, np.zeros_like(place)], axis=1)[mask]
+        exchanging = exchange_groups(self.schedule, self.names, self.dp, self.pp)
+        mask = exchanging >= 0
+        key[mask] = np.stack([self.schedule.kind, exchanging, place, np.ones_like(place)], axis=1)[mask]
         for way, up in ((Role.FORWARD, -1), (Role.BACKWARD, 1)):
             self._join_transfers(key, way, up)
         _, group = np.unique(key, axis=0, return_inverse=True)

@@ -95,17 +95,18 @@ class Passes:
     def common(self) -> Floats:
         """The part that all stages of a pipeline share: the micro-batch's own, shape (S, C, D, 1).
 
-        With one stage it can't be told from the rank's and is 0.
+        With one stage it can't be told from the rank's and is 0; where only one of several was recorded it is NaN.
         """
         if self.row.shape[1] < 2:
             return np.where(np.isnan(self.deviation), np.nan, 0.0)
-        return lower_median(self.deviation, 3)
+        stages = (~np.isnan(self.deviation)).sum(axis=3, keepdims=True)
+        return np.where(stages > 1, lower_median(self.deviation, 3), np.nan)
 
     @cached_property
     def by_rank(self) -> Floats:
         """How slow each rank is against those of its stage, per step, shape (S, D, P); a logarithm."""
-        own = median(self.deviation - self.common, 1)
-        own = np.where(np.isnan(self.deviation).all(axis=1, keepdims=True), np.nan, own)[:, 0]
+        own_part = self.deviation - self.common
+        own = np.where(np.isnan(own_part).all(axis=1, keepdims=True), np.nan, median(own_part, 1))[:, 0]
         return own - lower_median(own, 1)
 
     @cached_property

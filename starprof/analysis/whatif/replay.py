@@ -9,7 +9,7 @@ over all ranks and steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -159,6 +159,16 @@ def replay_of(trace: OpTrace) -> Replay | None:
         if graph is not None:
             parts.append(_part(trace, schedule, graph))
     return Replay(trace, tuple(parts)) if parts else None
+
+
+def with_starts(replay: Replay, later_us: Sequence[Floats]) -> Replay:
+    """The replay with starts of operations moved, given per part in the order of its schedule.
+
+    Who waits for whom stays: it is told from the order on each rank.
+    """
+    moved = [replace(p.schedule, start_us=p.schedule.start_us + t) for p, t in zip(replay.parts, later_us, strict=True)]
+    trace = replace(replay.trace, schedules=tuple(moved))
+    return Replay(trace, tuple(_part(trace, s, p.graph) for s, p in zip(moved, replay.parts, strict=True)))
 
 
 def _part(trace: OpTrace, schedule: Schedule, graph: Graph) -> Part:

@@ -44,7 +44,8 @@ class Role(Enum):
 
 _FORWARD, _BACKWARD = {"forward", "fwd"}, {"backward", "bwd"}
 _RECEIVE = {"recv", "receive"}
-_INNER = {"layernorm", "tp", "sp", "cp", "ep", "tensor", "sequence", "context", "expert", "experts", "moe"}
+_EXPERTS = {"ep", "expert", "experts", "moe"}
+_INNER = {"layernorm", "tp", "sp", "cp", "tensor", "sequence", "context"} | _EXPERTS
 _COLLECTIVE = re.compile(r"all-?(reduce|gather|to-?all)|reduce-?scatter|broadcast|barrier|all2all")
 
 
@@ -64,6 +65,11 @@ def role_of(name: str) -> Role:
     if way and words & _RECEIVE:
         return Role(f"{way}-recv")
     return Role(way) if way else Role.LOCAL
+
+
+def exchanges_tokens(name: str) -> bool:
+    """Whether an operation is an exchange between ranks that hold different experts."""
+    return role_of(name) is Role.INNER and bool(set(name.lower().replace("_", "-").split("-")) & _EXPERTS)
 
 
 def type_of(name: str) -> str:
