@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 from typing import Any, get_args
 
+from starprof.analysis.placement import NodeEffect, Placement, Together
 from starprof.model import causes
+from starprof.model.jobs import JobVerdict, to_json
 from starprof.model.verdict import VERDICT_SCHEMA, FindingKind, Verdict, VerdictKind
 
 DOC = (Path(__file__).parents[2] / "docs" / "verdict.md").read_text(encoding="utf-8")
@@ -31,6 +33,18 @@ def fields(value: Any, path: str = "") -> set[str]:
 def test_every_field_is_documented_and_no_other(verdict: Verdict):
     documented = first_cells("The object") | first_cells("A finding")
     assert documented == fields(verdict.to_json())
+
+
+def test_every_field_of_several_jobs_is_documented_and_no_other(verdict: Verdict):
+    told = to_json([JobVerdict("a", ("a.log",), verdict)], {"b": "empty"})
+    told["jobs"][0]["verdict"] = None
+    assert first_cells("Several jobs") == fields(told)
+
+
+def test_every_field_of_a_placement_is_documented_and_no_other():
+    effect = NodeEffect("n1", 5, 1.2, 1.1, 1.3, 0.001, "slow")
+    told = Placement("slow-nodes", 9, 1, (effect,), (Together(("a", "b"), True, (("a",),)),), "")
+    assert first_cells("Placement") == fields(told.to_json())
 
 
 def test_every_documented_field_has_a_type_and_a_meaning():
