@@ -129,6 +129,7 @@ def test_the_ring_says_who_the_rank_is(healthy):
     assert (description["world_size"], description["backend"]) == (2, "gloo")
     assert (description["framework"], description["device"], description["gpu_uuid"]) == ("ddp", "cpu", None)
     assert description["detail"]["parameters"] == 10 * 300 * 301
+    assert description["detail"]["timeout_s"] > 0
     assert description["cpus"]
 
 
