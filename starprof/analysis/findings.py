@@ -12,6 +12,7 @@ from starprof.analysis.causes.base import span_ns
 from starprof.analysis.causes.phase import CAUSES, RANK_0_WORK
 from starprof.analysis.comparison import Comparison
 from starprof.analysis.counters import Counters
+from starprof.analysis.healthy_past import healthy_past
 from starprof.analysis.own_time import OwnTime
 from starprof.analysis.phases import phase_excess
 from starprof.analysis.settings import Settings
@@ -85,10 +86,7 @@ class Context:
     def case(self, slowness: Slowness, blamed: Bools) -> Case:
         """The question that cause rules answer."""
         rows = slowness.rows
-        past = np.ones(self.own.shape[1], bool)
-        past[slowness.start : slowness.end] = False
-        if slowness.elsewhere is not None:
-            past &= ~slowness.elsewhere
+        past = healthy_past(self.comparison, slowness)
         healthy = past if slowness.period is None else past | ~slowness.steps
         gone = [float(values.sum()) for values in slowness.reduction.rows.values()]
         return Case(

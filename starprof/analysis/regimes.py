@@ -15,6 +15,11 @@ from starprof.analysis.changepoint import Segment, onset, segments
 
 TIMES = 2.0
 """By how much the excess must change to be another regime."""
+CLEARLY_BETTER = 0.6
+"""Error of levels over that of a straight rise, at most: a rise cut into levels has more."""
+STRAIGHT = 0.1
+"""Most that a straight rise may leave of the variance."""
+MIN_RISE_STEPS = 24
 MIN_Z = 8.0
 """Standard errors of the change: bursts that cluster are one slowness."""
 
@@ -48,10 +53,44 @@ def regimes(excess: Floats, memory: float, shortest: int) -> list[Regime]:
     parts = _different(logs, parts, sigma * np.sqrt(memory))
     if len(parts) < 2:
         return []
-    cuts = [onset(logs, b.start, a.level, b.level, sigma, memory) for a, b in pairwise(parts)]
+    cuts = [_cut(logs, a, b, sigma, memory) for a, b in pairwise(parts)]
     edges = [0, *(cut for cut, _ in cuts), len(excess)]
+    if any(b - a < 1 for a, b in pairwise(edges)):
+        cuts = [(part.start, (part.start, part.start)) for part in parts[1:]]
+        edges = [0, *(cut for cut, _ in cuts), len(excess)]
     bounds = [(0, 0), *(interval for _, interval in cuts)]
     return [Regime(a, b, interval) for (a, b), interval in zip(pairwise(edges), bounds, strict=True)]
+
+
+def _cut(logs: Floats, a: Segment, b: Segment, sigma: float, memory: float) -> tuple[int, tuple[int, int]]:
+    """Where the level of one stretch becomes that of the next, looked for in these two only."""
+    cut, (low, high) = onset(logs[a.start : b.end], b.start - a.start, a.level, b.level, sigma, memory)
+    return a.start + cut, (a.start + low, a.start + high)
+
+
+def fit_better_than_a_rise(excess: Floats, found: list[Regime]) -> bool:
+    """Whether two or more levels fit a stretch clearly better than a straight line does."""
+    if len(found) < 2:
+        return False
+    stepped = sum(float(excess[p.start : p.end].var()) * (p.end - p.start) for p in found)
+    return stepped < CLEARLY_BETTER * _line(excess)[2]
+
+
+def begin_of_rise(excess: Floats) -> int | None:
+    """Where a straight rise that fits a stretch began, 0 or less (before it was seen); None when there is no such."""
+    if len(excess) < MIN_RISE_STEPS:
+        return None
+    slope, first, error = _line(excess)
+    if slope <= 0 or error > STRAIGHT * float(excess.var()) * len(excess):
+        return None
+    return min(0, round(-first / slope))
+
+
+def _line(excess: Floats) -> tuple[float, float, float]:
+    """(slope, value at the first step, squared error) of the best straight line."""
+    index = np.arange(len(excess), dtype=np.float64)
+    slope, first = np.polyfit(index, excess, 1)
+    return float(slope), float(first), float(((excess - slope * index - first) ** 2).sum())
 
 
 def _long_enough(parts: list[Segment], shortest: int) -> list[Segment]:

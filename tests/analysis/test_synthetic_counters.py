@@ -1,9 +1,19 @@
 """Counters of synthetic runs look as recorded ones do: they lag, flicker, count bursts, restart and have holes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from starprof.analysis import diagnose
+from starprof.analysis.comparison import Comparison
+from starprof.analysis.cost import Reduction
+from starprof.analysis.healthy_past import healthy_past
+from starprof.analysis.own_time import own_time
+from starprof.analysis.persistent import slow_ranks
+from starprof.analysis.regimes import regimes
+from starprof.analysis.settings import DEFAULT
+from starprof.analysis.slowness import Slowness
 from starprof.analysis.synthetic import CpuHog, Dealt, Gauge, Neighbour, Recording, SlowPath, SyntheticRun, Trouble
 from starprof.analysis.synthetic.trouble import GPU_ID_0
 
@@ -133,3 +143,53 @@ def test_a_remapped_row_is_found_where_samples_are_seconds_apart():
     faults = (Trouble((1,), COMPUTE, start=120), Trouble((1,), grows=row, start=120, end=122))
     (finding,) = diagnose(SyntheticRun(gpus=True, rate_hz=0.5, faults=faults).data()).findings
     assert (finding.ranks, finding.cause) == ((1,), "gpu-ecc")
+
+
+def test_spells_that_are_no_findings_are_no_healthy_past_of_those_that_are():
+    comparison = Comparison(own_time(SPELLS.data(), DEFAULT), DEFAULT)
+    finding = next(s for s in slow_ranks(comparison)[0] if s.rows == (2,))
+    one = replace(finding, kind="transient", start=57, end=97, elsewhere=None, steps=in_steps((60, 100)))
+    past = healthy_past(comparison, one)
+    assert not (past & in_steps((60, 100), (141, 157), (181, 198))).any()
+    assert past.sum() > 200
+
+
+def test_the_past_of_a_rank_that_is_slow_once_is_all_the_rest():
+    run = replace(SPELLS, faults=(Trouble((2,), {"forward": 3_000.0}, start=60, end=100),), cv=0.08)
+    comparison = Comparison(own_time(run.data(), DEFAULT), DEFAULT)
+    slow = Slowness("transient", (2,), 57, 97, (57, 57), in_steps((60, 100)), Reduction({}), "rank")
+    assert (healthy_past(comparison, slow) == ~in_steps((60, 100))).all()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_regimes_follow_each_other_and_cover_the_stretch(seed):
+    rng = np.random.default_rng(seed)
+    levels = np.repeat([1.0, 6.0, 1.0, 8.0, 0.5, 5.0], [22, 11, 33, 12, 60, 35])
+    found = regimes(levels * rng.lognormal(0.0, 0.4, len(levels)), 1.0, 10)
+    edges = [0, *(regime.end for regime in found)]
+    assert [regime.start for regime in found] == edges[:-1]
+    assert edges == sorted(set(edges))
+    assert edges[-1] == len(levels)
+
+
+SPELLS = SyntheticRun(
+    faults=(Trouble((2,), COMPUTE, spells=((60, 100), (140, 158), (180, 199))),), steps=303, ranks=8, cv=0.02
+)
+
+
+def in_steps(*spells):
+    """Mask of the kept steps in some stretches; three of warm-up are not kept."""
+    mask = np.zeros(303, bool)
+    for first, end in spells:
+        mask[first:end] = True
+    return mask[3:]
+
+
+def test_a_cap_that_everybody_reports_at_full_load_is_not_said_to_be_absent():
+    usual = Trouble((0, 1, 2, 3), shows={"gpu_sample.clock_event_reasons": 4.0})
+    slow = Trouble((1,), COMPUTE, {"gpu_sample.sm_clock_mhz": 1_000.0}, start=120)
+    (finding,) = diagnose(SyntheticRun(gpus=True, faults=(usual, slow)).data()).findings
+    text = " ".join(finding.evidence)
+    assert (finding.ranks, finding.cause) == ((1,), "gpu-clock")
+    assert "reported neither" not in text
+    assert "can't be told" in text

@@ -38,6 +38,10 @@ def _of_compute(draw: Draw, cause: str, *troubles: Trouble, evidence: tuple[str,
     )
 
 
+HELD_DOWN = PLACES | {causes.GPU_CLOCK}
+"""That the clock is lower is true where heat or a cap lowers it, and tells less."""
+
+
 def thermal(draw: Draw) -> Drawn:
     """It gets hot slowly, its clock falls, and the thermal bits flicker."""
     clock = _clock(draw)
@@ -49,7 +53,8 @@ def thermal(draw: Draw) -> Drawn:
             float(draw.rng.choice([0x20, 0x40, 0x48])), share=draw.between(0.55, 1.0)
         ),
     }
-    return _of_compute(draw, causes.GPU_THERMAL, _trouble(draw, draw.over_compute(), shows=shows))
+    found = _of_compute(draw, causes.GPU_THERMAL, _trouble(draw, draw.over_compute(), shows=shows))
+    return replace(found, places=HELD_DOWN)
 
 
 def power_cap(draw: Draw) -> Drawn:
@@ -64,7 +69,8 @@ def power_cap(draw: Draw) -> Drawn:
     }
     if watts < 0.9 * POWER_LIMIT_W and draw.often(0.5):
         shows["gpu_sample.power_limit_w"] = Gauge(watts + 5.0)
-    return _of_compute(draw, causes.GPU_POWER_CAP, _trouble(draw, draw.over_compute(), shows=shows))
+    found = _of_compute(draw, causes.GPU_POWER_CAP, _trouble(draw, draw.over_compute(), shows=shows))
+    return replace(found, places=HELD_DOWN)
 
 
 def clock(draw: Draw) -> Drawn:

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from draws.drawn import Draw, Drawn, Maker, Need
-from draws.gpu_faults import PLACES as COMPUTE_PLACES
-from draws.gpu_faults import thermal
+from draws.gpu_faults import HELD_DOWN, thermal
 from starprof.analysis.synthetic import Dealt, Slow, Trouble
 from starprof.analysis.synthetic.faults import CPU_PHASES
 from starprof.model import causes
@@ -62,9 +61,7 @@ def all_hot(draw: Draw) -> Drawn:
     """All GPUs get hot together: the room."""
     crowd = replace(draw, hit=tuple(range(draw.run.ranks)), slowdown=max(1.3, draw.slowdown))
     found = thermal(crowd)
-    return replace(
-        found, ranks=frozenset(), verdicts=frozenset({"uniform"}), places=COMPUTE_PLACES, slowdown=crowd.slowdown
-    )
+    return replace(found, ranks=frozenset(), verdicts=frozenset({"uniform"}), places=HELD_DOWN, slowdown=crowd.slowdown)
 
 
 def stalls(draw: Draw) -> Drawn:

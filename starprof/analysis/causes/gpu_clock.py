@@ -22,6 +22,7 @@ OTHER_BITS = {0x02: "applications clocks are set", 0x08: "hardware slowdown", 0x
 
 MIN_CLOCK_LOSS = 0.02
 MIN_BIT_SHARE = 0.3
+CONSTANT_BIT_SHARE = 0.7
 HOT_C = 80.0
 HOTTER_C = 8.0
 LOWER_LIMIT = 0.93
@@ -85,7 +86,7 @@ def _why(case: Case, part: _Slowed, share: float) -> Explanation:
     lower_limit = limit.known and limit.now <= LOWER_LIMIT * limit.usual_low
     if power_bit.gained >= MIN_BIT_SHARE or (lower_limit and power_bit.now >= MIN_BIT_SHARE):
         return _power(case, share, lines, power_bit, heat, draw, limit)
-    return _clock(case, row, share, lines, heat, part)
+    return _clock(case, share, lines, heat, power_bit, part)
 
 
 def _activity(case: Case, row: int) -> list[str]:
@@ -153,7 +154,10 @@ def _power(
     )
 
 
-def _clock(case: Case, row: int, share: float, lines: tuple[str, ...], heat: Contrast, part: _Slowed) -> Explanation:
+def _clock(
+    case: Case, share: float, lines: tuple[str, ...], heat: Contrast, power_bit: Contrast, part: _Slowed
+) -> Explanation:
+    row = part.row
     told = [words for bit, words in OTHER_BITS.items() if reason(case, row, bit).gained >= MIN_BIT_SHARE]
     why = f"The driver says: {', '.join(told)}." if told else "The driver gives no reason of its own."
     memory = part.memory_clock
@@ -168,10 +172,20 @@ def _clock(case: Case, row: int, share: float, lines: tuple[str, ...], heat: Con
         verify=f"At its peers' clock {case.who} must be ready as early as they are; if not, the clock was not the "
         "cause.",
         partly=f"a lower GPU clock covers at most {pct(share)}",
-        against=(f"It was {_or_unknown(heat, _celsius)}, and reported neither heat nor a power cap.",)
-        if heat.now == heat.now
-        else (),
+        against=_no_other_reason(heat, power_bit),
     )
+
+
+def _no_other_reason(heat: Contrast, power_bit: Contrast) -> tuple[str, ...]:
+    """Whether heat or a power cap can be meant; the cap's bit is set at any full load too."""
+    if power_bit.now >= CONSTANT_BIT_SHARE:
+        return (
+            f"It reported a power cap in {pct(power_bit.now)} of the samples ({power_bit.words(pct)}): as usual, so "
+            "whether the cap holds the clock down can't be told; compare the enforced limit and the draw.",
+        )
+    if heat.now != heat.now:
+        return ()
+    return (f"It was {_or_unknown(heat, _celsius)}, and reported neither heat nor a power cap.",)
 
 
 def _or_unknown(value: Contrast, unit: Callable[[float], str]) -> str:

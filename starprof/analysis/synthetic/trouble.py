@@ -150,7 +150,7 @@ def _counting(
     if table in OF_RANK:
         key, first = OF_RANK[table]
         rows_of = frames[table].groupby(key).indices
-        yield from (((rank,), rows_of[rank + first]) for rank in ranks)
+        yield from (((rank,), np.asarray(rows_of[rank + first], dtype=np.int64)) for rank in ranks)
         return
     by_node: dict[int, tuple[int, ...]] = {}
     for rank in ranks:
