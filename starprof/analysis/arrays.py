@@ -18,6 +18,13 @@ def row_medians(values: Floats) -> Floats:
     return medians_of_first(ordered, np.sum(~np.isnan(ordered), axis=1))
 
 
+def column_medians(values: Floats) -> Floats:
+    """Median of each column's numbers, NaN where a column has none, shape (S,)."""
+    if not np.isnan(values).any():
+        return np.asarray(np.median(values, axis=0))
+    return row_medians(values.T)
+
+
 def medians_of_first(ordered: Floats, count: Ints) -> Floats:
     """Median of the first `count` numbers of each sorted row, NaN where there are none, shape (R,)."""
     rows = np.arange(len(ordered))

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from starprof.analysis.arrays import Floats, Ints
+from starprof.analysis.arrays import Floats, Ints, column_medians
 from starprof.analysis.peers import peer_groups
 from starprof.analysis.settings import Settings
 from starprof.model.rundata import RankInfo, RunData
@@ -77,7 +77,7 @@ class OwnTime:
     @cached_property
     def healthy_step_us(self) -> float:
         """Typical step time if nobody were late: the ranks' median work plus the transfer."""
-        return float(np.median(_median_rank(self.work) + self.transfer))
+        return float(np.median(column_medians(self.work) + self.transfer))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -97,12 +97,6 @@ class OwnTime:
     def rank(self, row: int) -> int:
         """Global rank of a row."""
         return self.infos[row].rank
-
-
-def _median_rank(values: Floats) -> Floats:
-    """Median over ranks, shape (S,)."""
-    median: Floats = np.nanmedian(values, axis=0)
-    return median
 
 
 def own_time(run: RunData, settings: Settings) -> OwnTime | None:

@@ -26,10 +26,9 @@ def live(run, settings=DEFAULT, found=None):
     """A detector that has seen a whole run; (step, finding) of every change is added to `found`."""
     data, own, blocked = stream(run)
     detector = OnlineDetector(data.ranks, settings)
-    for step in range(own.shape[1]):
-        changed = detector.observe(step, own[:, step], blocked[:, step])
-        if found is not None:
-            found += [(step, finding) for finding in changed]
+    changed = detector.observe_many(data.steps.steps, own, blocked)
+    if found is not None:
+        found += [(finding.changed_step, finding) for finding in changed]
     return detector
 
 

@@ -1,10 +1,16 @@
 """Healthy runs are not accused, whatever their noise; benchmarks/false_alarms.py does the same on more runs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from verdicts import blamed, verdict_of
+
+from starprof.analysis.detect import candidates
+from starprof.analysis.noise import measure_noise
+from starprof.analysis.settings import DEFAULT
 
 RUNS = 320
 
@@ -53,3 +59,32 @@ def test_heavy_tailed_noise_accuses_nobody(seed):
 
 def test_ranks_that_always_differ_a_little_are_no_news():
     assert verdict_of(ranks=16, spread=0.015, steps=1000, cv=0.01, counters=False).verdict == "none"
+
+
+def noise_alone(seed, settings, ranks, spread):
+    """Lateness of some ranks over 64 steps of normal noise, and the noise as measured."""
+    rng = np.random.default_rng([31, seed])
+    work = 1.0 + spread * rng.standard_normal((ranks, 1)) + 0.02 * rng.standard_normal((ranks, 64))
+    late = work - np.median(work, axis=0)
+    return late, measure_noise(late, work, settings)
+
+
+def at_most(rate, runs):
+    return runs * rate + 3.0 * np.sqrt(runs * rate * (1.0 - rate))
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.05])
+def test_the_documented_rate_of_noise_is_kept_where_it_is_high_enough_to_be_counted(rate):
+    settings = replace(DEFAULT, false_alarm_rate=rate, noise_margin_z=0.0, min_lateness=0.0)
+    late = sum(candidates(*noise_alone(seed, settings, 12, 0.0), settings).any() for seed in range(100))
+    assert late <= at_most(rate, 100)
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.05])
+def test_the_documented_rate_of_constant_differences_is_kept_from_some_dozens_of_ranks_on(rate):
+    settings = replace(DEFAULT, spread_false_alarm_rate=rate)
+    late = 0
+    for seed in range(100):
+        lateness, noise = noise_alone(seed, settings, 32, 0.03)
+        late += bool((lateness.mean(axis=1) >= noise.spread_bar).any())
+    assert 0 < late <= at_most(rate, 100)

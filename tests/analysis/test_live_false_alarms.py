@@ -1,4 +1,4 @@
-"""Healthy running jobs are not accused; benchmarks/power.py --live does the same on more of them."""
+"""Healthy running jobs are not accused; benchmarks/false_alarms.py --detector live does the same on more of them."""
 
 from dataclasses import replace
 
@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from live import events
 
+from starprof.analysis.live.caution import cautious
 from starprof.analysis.live.rules import live_z
+from starprof.analysis.noise import measure_noise
 from starprof.analysis.settings import DEFAULT
 from starprof.analysis.synthetic import SyntheticRun
 
@@ -33,6 +35,31 @@ def test_healthy_streams_name_nobody_not_even_provisionally(part):
 @pytest.mark.parametrize("seed", range(3))
 def test_heavy_tails_that_last_for_some_steps_name_nobody(seed):
     assert events(SyntheticRun(ranks=40, steps=200, seed=seed, cv=0.13, ar1=0.7, heavy_tail=True, counters=False)) == []
+
+
+def test_heavy_tails_on_a_thousand_ranks_name_nobody():
+    run = SyntheticRun(ranks=1024, steps=150, seed=1, cv=0.2, ar1=0.5, spread=0.02, heavy_tail=True, counters=False)
+    assert events(run) == []
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_noise_whose_memory_a_short_look_underrates_names_nobody(seed):
+    assert events(SyntheticRun(ranks=21, steps=100, seed=seed, cv=0.17, ar1=0.25, spread=0.0125, counters=False)) == []
+
+
+@pytest.mark.parametrize(("ar1", "memory"), [(0.0, 1.0), (0.25, 1.67), (0.5, 3.0), (0.8, 9.0)])
+@pytest.mark.parametrize("ranks", [8, 64])
+def test_the_error_of_a_mean_is_not_underrated_on_average_nor_overrated_by_much(ar1, memory, ranks):
+    steps = 12 * int(np.ceil(memory)) + 36
+    ratio = []
+    for seed in range(20):
+        noise = SyntheticRun(ranks=ranks, steps=steps, seed=seed, ar1=ar1)._noise(
+            np.random.default_rng(seed), (ranks, steps + 50), ar1
+        )[:, 50:]
+        late = 0.1 * (noise - np.median(noise, axis=0))
+        measured = cautious(measure_noise(late, 1.0 + 0.1 * noise, DEFAULT), steps, np.arange(ranks), ranks)
+        ratio.append(float(measured.sigma.mean()) / 0.1 * np.sqrt(measured.memory / memory))
+    assert 0.97 <= np.mean(ratio) <= 1.3
 
 
 def test_the_documented_rate_is_kept_where_it_is_high_enough_to_be_counted():

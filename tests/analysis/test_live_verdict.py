@@ -4,8 +4,8 @@ import json
 
 from live import live, slowed
 
-from starprof.analysis.live.verdict import live_verdict
 from starprof.analysis.live.detector import OnlineDetector
+from starprof.analysis.live.verdict import live_verdict
 from starprof.analysis.synthetic import SyntheticRun
 
 

@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from starprof.analysis.arrays import Bools, Floats, Ints
+from starprof.analysis.arrays import Bools, Floats, Ints, row_medians
 from starprof.analysis.comparison import Comparison
 from starprof.analysis.detect import CONTINUES_AT, ONSET_IS_START, least_steps
+from starprof.analysis.live.caution import cautious
 from starprof.analysis.live.finding import LiveFinding, Status, late_share_of, lost_us, mean_of, onset_of
 from starprof.analysis.live.intake import Intake, Taken, unmeasured
 from starprof.analysis.live.rules import SUDDEN_STEPS, WIDTHS, Alarms, first_suspect, look
@@ -35,9 +36,6 @@ KEPT_FINDINGS = 256
 FIRST_MEASUREMENT = 48
 KNOWN_MEMORY = 12
 """Noise must have been watched for this many times its memory before anybody is judged by it."""
-STEADIER_HALF = 0.8
-"""Mean of the lower half of normal values lies this many standard deviations below their mean."""
-MEMORY_ERRORS = 2.0
 SPREAD_LOOKS = 8
 """How often the constant differences are measured anew in a thousand steps: each time is a chance to be wrong."""
 
@@ -234,14 +232,14 @@ class OnlineDetector:
         noise = comparison.noise
         self._armed = held >= KNOWN_MEMORY * noise.memory
         if self._armed or self._noise is not None:
-            self._noise = _cautious(noise, held, own.rows, len(self.infos))
+            self._noise = cautious(noise, held, own.rows, len(self.infos))
         cap = self.settings.lateness_cap
         clipped = np.clip(np.nan_to_num(comparison.lateness, nan=0.0), -cap, cap)
         self._intake.usual = float(np.median(clipped - comparison.capped))
         late = np.full((len(self.infos), held), np.nan)
         late[own.rows] = np.where(np.isnan(comparison.lateness), np.nan, comparison.capped)
         self._ring.restate(late)
-        lowest = np.nanmedian(own.work, axis=1)
+        lowest = row_medians(own.work)
         self._intake.alone_usual_us[own.rows] = np.fmin(self._intake.alone_usual_us[own.rows], lowest)
 
     def _own_time(self) -> OwnTime:
@@ -299,6 +297,7 @@ class OnlineDetector:
             onset_step=onset_step,
             onset_interval=(onset_step, onset_step) if whole else (int(steps[bounds[0]]), int(steps[bounds[1]])),
             seen_step=step,
+            changed_step=step,
             lateness=0.0,
             slowdown=1.0,
             z=float(alarms.z[row]),
@@ -329,7 +328,7 @@ class OnlineDetector:
         if late_share_of(series) < self.settings.min_late_windows:
             return None
         late.level = mean_of(series, late.level)
-        late.finding = replace(late.finding, status="confirmed")
+        late.finding = replace(late.finding, status="confirmed", changed_step=int(self.last_step or 0))
         return self._current(row, late)
 
     def _series(self, row: int, late: _Late) -> Floats:
@@ -351,7 +350,13 @@ class OnlineDetector:
         # Read backwards, the end of a slowness is its onset.
         back, _ = onset_of(series[start:][::-1], late.past, float(noise.sigma[row]), noise.memory)
         end = max(len(series) - back, start + 1)
-        finding = replace(self._current(row, late), status=status, end_step=int(steps[end - 1]), lateness=late.level)
+        finding = replace(
+            self._current(row, late),
+            status=status,
+            changed_step=int(steps[-1]),
+            end_step=int(steps[end - 1]),
+            lateness=late.level,
+        )
         del self._late[row]
         self._since[row] = len(series) - end
         self.history.append(finding)
@@ -362,21 +367,6 @@ class OnlineDetector:
         level = mean_of(self._series(row, late), late.level)
         slowdown = 1.0 + level * self.healthy_step_us / max(self._intake.middle_us, 1.0)
         return replace(late.finding, lateness=level, slowdown=slowdown, lost_us=late.lost_us)
-
-
-def _cautious(noise: Noise, held: int, rows: Ints, ranks: int) -> Noise:
-    """The noise as it may be where few steps were watched, for all ranks (those without records: as usual).
-
-    Its size comes from the ranks that happened to be steadier, and from residuals around means of the same steps; both
-    make it look smaller, by what the number of independent steps says. A correlation that fades into the noise of its
-    estimate is cut off, so a memory is rather longer than it looks.
-    """
-    independent = max(held / noise.memory, 4.0)
-    chosen = 1.0 - STEADIER_HALF / np.sqrt(2.0 * independent)
-    sigma = np.full(ranks, float(np.median(noise.sigma)))
-    sigma[rows] = noise.sigma
-    memory = 1.0 + (noise.memory - 1.0) * (1.0 + MEMORY_ERRORS / np.sqrt(independent))
-    return replace(noise, sigma=sigma / (chosen * np.sqrt(1.0 - 1.0 / independent)), memory=memory)
 
 
 def _warm_up(own: Floats) -> int:

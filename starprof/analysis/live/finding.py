@@ -24,6 +24,7 @@ class LiveFinding:
         onset_step: first late step; the job's first one when it was late ever since.
         onset_interval: steps between which the onset lies.
         seen_step: step with which it was first seen.
+        changed_step: step with which it got this status.
         end_step: last late step, None while it lasts.
         lateness: mean lateness above the rank's past since the onset, share of the healthy step, capped per step.
         slowdown: the rank's own time over its peers' in the late steps.
@@ -37,6 +38,7 @@ class LiveFinding:
     onset_step: int
     onset_interval: tuple[int, int]
     seen_step: int
+    changed_step: int
     lateness: float
     slowdown: float
     z: float

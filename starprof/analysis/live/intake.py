@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from starprof.analysis.arrays import Bools, Floats, Ints
+from starprof.analysis.arrays import Bools, Floats, Ints, column_medians
 from starprof.analysis.live.ring import Ring
 from starprof.analysis.peers import median_of_others
 from starprof.analysis.settings import Settings
@@ -90,7 +90,7 @@ class Intake:
         """Lateness of new steps. In each of them some rank must have a record, shape (N,) and (R, N)."""
         transfer = np.fmin.reduce(blocked_us, axis=0)
         transfer = np.where(np.isnan(transfer), 0.0, transfer)
-        middle = np.nanmedian(own_us, axis=0) if np.isnan(own_us).any() else np.median(own_us, axis=0)
+        middle = column_medians(own_us)
         healthy = self._healthy(middle + transfer)
         excess = self._excess(own_us)
         late = np.clip(excess / np.maximum(healthy, 1.0), -self._cap, self._cap) - self.usual
