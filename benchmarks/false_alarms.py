@@ -16,7 +16,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from draws import Line, at_most, extend, healthy_run, live, offline
+from _random_runs import Line, at_most, extend, healthy_run, live, offline
 
 ALLOWED = 0.001
 DETECTORS = {"offline": "offline_blamed", "live": "live_named"}

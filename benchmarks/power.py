@@ -17,7 +17,20 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from draws import CALM_CV, CALM_SPREAD, CVS, ONSETS, RANKS, SLOWDOWNS, SPREADS, Line, extend, live, offline, slow_run
+from _random_runs import (
+    CALM_CV,
+    CALM_SPREAD,
+    CVS,
+    ONSETS,
+    RANKS,
+    SLOWDOWNS,
+    SPREADS,
+    Line,
+    extend,
+    live,
+    offline,
+    slow_run,
+)
 
 GOALS = ((1.2, 0.99), (1.06, 0.90))
 SOON = {1.06: 30, 1.1: 30, 1.2: 10, 1.5: 3, 2.0: 3, 5.0: 3}

@@ -123,8 +123,8 @@ def first_suspect(ring: Ring, since: Ints, new: Floats, noise: Noise, settings: 
         noise: see `measure_noise`, of the same ranks.
         settings: thresholds.
     """
-    suspects = _suspects(ring, since, new, noise, settings).any(axis=1)
-    return int(np.argmax(suspects)) if suspects.any() else len(suspects)
+    suspects = np.flatnonzero(_suspects(ring, since, new, noise, settings).any(axis=1))
+    return int(suspects[0]) if len(suspects) else new.shape[1]
 
 
 def _suspects_now(ring: Ring, since: Ints, noise: Noise, widths: Ints, settings: Settings) -> Ints:
@@ -230,7 +230,7 @@ def _lasting(
     past = np.where(length >= MIN_PAST_STEPS, np.maximum(other, 0.0), 0.0)
     wide = widths[:, None]
     noisy = variance(noise, wide)
-    z = normal + noise.margin(normal, wide, settings.live_margin_z)
+    z = normal + noise.margin(normal, wide.astype(np.float64), settings.live_margin_z)
     peers_bar = np.maximum(np.sqrt(z**2 * noisy + noise.spread_bar**2), settings.min_lateness)
     against_peers = window.mean >= peers_bar
     both = 1.0 / wide + 1.0 / np.maximum(length, 1.0)
