@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
+from draws.catalogue import RANKS
 from label import Told
 
 Figure = float | int | None
@@ -67,7 +68,7 @@ def by_shape(seen: Iterable[Told]) -> dict[str, dict[str, Figure]]:
 def by_size(seen: Iterable[Told]) -> dict[str, dict[str, Figure]]:
     """Figures of lasting single faults of ranks in quiet runs, per size of the slowdown."""
     lasting = [t for t in seen if t.label.steps >= LASTING_STEPS and t.label.shape != "intermittent"]
-    single = [t for t in lasting if t.faulty and t.label.quiet and "two" not in t.label.fault]
+    single = [t for t in lasting if t.faulty and t.label.quiet and t.label.fault in RANKS]
     return {name: figures([t for t in single if low <= t.label.slowdown < high]) for name, (low, high) in BANDS.items()}
 
 
