@@ -69,6 +69,8 @@ def diagnose(run: RunData, settings: Settings = DEFAULT) -> Verdict:
     if own is None:
         who = rank_names(tuple(i.rank for i in run.ranks)) if run.ranks else "any rank"
         why = f"No step records from {who}: was the hook active, and did an optimizer step?{hook_notes(run)}"
+        if run.info.get("source_format"):
+            why = "It holds neither step times nor calls of any rank: nothing tells who is slow or whether it hangs."
         return replace(empty, reason=why)
     empty = replace(empty, steps=(own.first_step, int(own.steps[-1])))
     if own.shape[0] == 1 and not own.missing and own.shape[1] >= settings.min_steps:

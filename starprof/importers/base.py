@@ -121,11 +121,16 @@ def run_of(
         gaps=empty["gap"],
         unavailable=missing,
         nodes=empty["node"] if nodes is None else nodes,
-        operations=operations,
-        collectives=collectives,
-        link_tests=link_tests,
+        operations=_or_none(operations),
+        collectives=_or_none(collectives),
+        link_tests=_or_none(link_tests),
         clock_offset_ns={},
     )
+
+
+def _or_none(frame: pd.DataFrame | None) -> pd.DataFrame | None:
+    """A run file can't tell a table without rows from one that was never recorded: neither can a run."""
+    return None if frame is None or not len(frame) else frame
 
 
 def _check_order(ranks: Sequence[int], steps: Sequence[int] | NDArray[np.int64], name: str) -> None:

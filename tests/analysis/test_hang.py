@@ -309,7 +309,7 @@ def test_nothing_pending_is_never_called_healthy():
 def test_no_calls_at_all_are_never_called_healthy():
     verdict = Stopped(4).verdict()
     assert verdict.verdict == "inconclusive"
-    assert "No rank recorded a call" in verdict.reason
+    assert "neither step times nor calls" in verdict.reason
 
 
 def test_a_send_whose_partner_is_not_told_blames_nobody():

@@ -52,6 +52,12 @@ def test_calls_of_impossible_length_are_refused(column, value):
         build(collectives=calls)
 
 
+def test_a_table_without_rows_is_none_as_in_a_run_file():
+    run = build(collectives=pd.DataFrame(columns=list(COLLECTIVE.names)))
+    assert run.collectives is None
+    assert run.operations is None
+
+
 def test_run_is_named_by_its_file_or_by_what_its_files_share():
     assert build().info["name"] == "a.log"
     assert common_name([Source("x/logs/a", None), Source("x/logs/b", None)]) == "logs"

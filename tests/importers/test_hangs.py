@@ -85,3 +85,4 @@ def test_a_missing_dump_is_said_with_what_to_get(tmp_path):
 def test_dumps_without_any_entry_are_inconclusive(tmp_path):
     verdict = diagnose(load([Job({"0": [0, 1]}, only_pending=True).run_of("0", 1, 3).write(tmp_path)]))
     assert verdict.verdict == "inconclusive"
+    assert "neither step times nor calls" in verdict.reason

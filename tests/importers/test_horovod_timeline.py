@@ -128,6 +128,7 @@ def test_two_timelines_are_refused(tmp_path):
         '[\n{"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": "soon", "pid": 1},\n',
         '[\n{"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 1, "pid": [1]},\n',
         '[\n{"NEGOTIATE_": ' + "[" * 100_000,
+        '[\n{"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 1, "pid": 1},\n{"ph": "E", "ts": 5, "pid": 1}]',
     ],
 )
 def test_timelines_without_a_whole_negotiation_are_refused_in_one_line(read, text):

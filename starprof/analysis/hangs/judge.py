@@ -36,8 +36,6 @@ def judge(run: RunData, settings: Settings, empty: Verdict) -> Verdict | None:  
     table = run.collectives
     if table is None or len(run.steps.steps):
         return None
-    if not len(table):
-        return replace(empty, reason="No rank recorded a call: whether and where the job hangs can't be told.")
     if not table["state"].notna().any():
         return None
     found = waits(table)

@@ -78,7 +78,7 @@ def read(sources: Sequence[Source]) -> RunData:
     marks = _Marks()
     for event in _events(sources[0]):
         marks.add(event)
-    if not marks.begun:
+    if not marks.begun or not marks.ranks:
         raise InputError(f"{sources[0].name} holds no negotiation of a tensor: nothing tells when ranks were ready")
     table = marks.table()
     ranks = sorted(marks.ranks)
