@@ -12,7 +12,7 @@ from starprof.analysis.comparison import Comparison
 from starprof.analysis.cost import Reduction, late_reduction
 from starprof.analysis.detect import LateInterval, candidates, late_intervals
 from starprof.analysis.noise import Noise, memory_of, without_steps
-from starprof.analysis.regimes import regimes
+from starprof.analysis.regimes import begin_of_rise, fit_better_than_a_rise, regimes
 from starprof.analysis.shapes import Shape, shape_of
 from starprof.analysis.slowness import Slowness
 from starprof.analysis.spiky import MIN_ROTATING_RANKS, spiky_ranks
@@ -21,9 +21,6 @@ from starprof.model.verdict import FindingKind
 MOVING_CHANGES = 7
 MOST_RANKS = 0.5
 SAME_PERIOD = 1.3
-MOST_LEVELS = 3
-CLEARLY_BETTER = 0.6
-"""Error of levels over that of a straight rise, at most: of a rise in two levels it is far above 1."""
 
 
 def slow_ranks(first: Comparison) -> tuple[list[Slowness], Comparison]:
@@ -68,46 +65,44 @@ def _intervals(comparison: Comparison, noise: Noise) -> list[tuple[LateInterval,
 
 
 def _regimes(comparison: Comparison, part: LateInterval, shape: Shape) -> list[Shape]:
-    """A lasting slowness whose level changes much is several."""
-    if shape.kind == "trend":
-        shape = _of_levels(comparison, part, shape)
-    if shape.kind not in ("chronic", "transient"):
+    """A lasting slowness whose level changes much is several; one that grows all along is a trend."""
+    if shape.kind not in ("chronic", "transient", "trend"):
         return [shape]
+    whole = _lasting(comparison, part) if shape.kind == "trend" else shape
     own = comparison.own
-    pieces = regimes(_excess(comparison, part, shape), comparison.noise.memory, comparison.settings.min_slow_steps)
+    late = comparison.lateness_us[part.row, whole.start : whole.end] - part.base * own.healthy_step_us
+    excess = np.nan_to_num(late, nan=0.0)
+    pieces = regimes(excess, comparison.noise.memory, comparison.settings.min_slow_steps)
+    if not fit_better_than_a_rise(excess, pieces):
+        began = None if shape.kind == "trend" else begin_of_rise(excess)
+        return [shape if began is None else _rising(shape, began)]
     result = []
     for piece in pieces:
-        start, end = shape.start + piece.start, shape.start + piece.end
+        start, end = whole.start + piece.start, whole.start + piece.end
         hits = np.zeros(own.shape[1], bool)
-        hits[start:end] = shape.hits[start:end]
+        hits[start:end] = whole.hits[start:end]
         first, last = piece is pieces[0], piece is pieces[-1]
-        kind: FindingKind = shape.kind if (first and start == 0) or last else "transient"
+        kind: FindingKind = whole.kind if (first and start == 0) or last else "transient"
         low, high = piece.onset
-        bounds = shape.onset if first else (shape.start + low, shape.start + high)
+        bounds = whole.onset if first else (whole.start + low, whole.start + high)
         result.append(Shape(kind, start, end, bounds, hits))
-    return result or [shape]
+    return result
 
 
-def _excess(comparison: Comparison, part: LateInterval, shape: Shape) -> Floats:
-    """Lateness above the rank's usual one in the steps of a shape, microseconds."""
-    usual = part.base * comparison.own.healthy_step_us
-    return comparison.lateness_us[part.row, shape.start : shape.end] - usual
-
-
-def _of_levels(comparison: Comparison, part: LateInterval, trend: Shape) -> Shape:
-    """The whole interval instead of a rise, when two or three levels fit it better than the rise does."""
+def _lasting(comparison: Comparison, part: LateInterval) -> Shape:
+    """The whole interval."""
     inside = np.zeros(comparison.own.shape[1], bool)
     inside[part.start : part.end] = True
     kind: FindingKind = "chronic" if part.start == 0 or part.end == len(inside) else "transient"
-    whole = Shape(kind, part.start, part.end, part.onset, inside)
-    excess = np.nan_to_num(_excess(comparison, part, whole), nan=0.0)
-    pieces = regimes(excess, comparison.noise.memory, comparison.settings.min_slow_steps)
-    if not 2 <= len(pieces) <= MOST_LEVELS:
-        return trend
-    stepped = sum(float(excess[p.start : p.end].var()) * (p.end - p.start) for p in pieces)
-    index = np.arange(len(excess), dtype=np.float64)
-    line = np.polyval(np.polyfit(index, excess, 1), index)
-    return whole if stepped < CLEARLY_BETTER * float(((excess - line) ** 2).sum()) else trend
+    return Shape(kind, part.start, part.end, part.onset, inside)
+
+
+def _rising(shape: Shape, began: int) -> Shape:
+    """The same as a trend that began before it was seen, `began` being 0 or less."""
+    start = max(0, shape.start + began)
+    hits = shape.hits.copy()
+    hits[start : shape.end] = True
+    return Shape("trend", start, shape.end, (start, shape.start), hits)
 
 
 def _apart(found: list[Slowness]) -> list[Slowness]:

@@ -49,6 +49,14 @@ def test_bursts_trends_and_noise_are_one_slowness(fault):
     assert len(verdict_of(fault).findings) == 1
 
 
+@pytest.mark.parametrize("start", [0, 50])
+def test_a_steep_rise_is_one_trend_from_its_beginning(start):
+    verdict = verdict_of(Slow("forward", (1,), us=200_000.0, trend=True, start=start), counters=False)
+    (finding,) = verdict.findings
+    assert (finding.kind, finding.ranks) == ("trend", (1,))
+    assert abs(finding.onset_step - start) <= 10
+
+
 def test_everybody_slower_in_two_regimes_is_two_findings():
     faults = (Slow("forward", None, us=60_000.0, start=100, end=200), Slow("forward", None, us=300_000.0, start=200))
     verdict = verdict_of(*faults, counters=False)
