@@ -87,7 +87,7 @@ class Jobs:
             try:
                 run: RunData | Failed = self._placed(job, count + len(waiting)).read()
             except SeveralJobsError as several:
-                if 1 < len(several.parts) <= len(job.sources):
+                if len(several.parts) > 1 and job.sources not in several.parts:
                     waiting += [Job(job.importer, part) for part in reversed(several.parts)]
                     if count + len(waiting) > MAX_JOBS:
                         raise InputError(f"more than {MAX_JOBS} jobs: name the ones to analyze") from None

@@ -21,6 +21,7 @@ MODULES: tuple[str, ...] = (
     "workers.readiness",
     "nccl.pair_table",
     "logs.scalars",
+    "logs.series_json",
     "workers.worker_csv",
     "logs.training_log",
     "workers.worker_text",

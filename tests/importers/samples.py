@@ -45,6 +45,13 @@ def scalars() -> Iterator[Sample]:
     )
 
 
+def series_json() -> Iterator[Sample]:
+    def series(first):
+        return {"step": [10 * i for i in range(20)], "value": [first + 0.01 * (i % 3) for i in range(20)]}
+
+    yield Sample("step-series", {"step_time.json": json.dumps({"baseline": series(0.5)}).encode()})
+
+
 def kineto() -> Iterator[Sample]:
     def rank(number):
         events = []
@@ -320,6 +327,7 @@ def kernel_log() -> Iterator[Sample]:
 MAKERS: tuple[Callable[[], Iterator[Sample]], ...] = (
     mllog,
     scalars,
+    series_json,
     kineto,
     flight_recorder,
     training_log,
