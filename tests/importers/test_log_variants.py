@@ -129,6 +129,27 @@ def test_a_speed_without_the_first_line_of_its_record_is_none(read):
         read([f"    throughput/device/batches_per_second=0.2{i}" for i in range(30)])
 
 
+MORE = {
+    "maskrcnn-benchmark": "INFO: eta: 11:21:28  iter: {step}  loss: 1.4  time: {time} (0.46)  data: 0.0164 (0.0177)",
+    "mmdetection 1": "{stamp} - mmdet - INFO - Epoch [1][{step}/7517]\teta: 4:44:04, time: {time}, data_time: 0.03",
+    "torchtitan": "[rank0]:[titan] {stamp} - root - INFO - step: {step:2}  loss:  7.6  tps: 10,050  mfu: 13.99%",
+    "torchtitan in colour": "[titan] {stamp} - root - INFO - \x1b[31mstep: {step:2}  \x1b[32mloss:  7.6\x1b[39m",
+    "DLLogger": "DLL {stamp} - Training Epoch: 1 Training Iteration: {step}  step_loss : 0.69  learning_rate : 1.5e-05",
+    "NeMo Automodel": "{stamp} | INFO | train | epoch=0 step={step} loss=2.5 lr=2.6e-05",
+    "OLMo by its stamps": "{stamp}\tn1:0\ttrain:967\tINFO\t[step={step}/739328,epoch=0]",
+    "GPT-NeoX": " samples/sec: 6.9 | iteration {step:8}/ 9000 | elapsed time per iteration (ms): {ms} | lm_loss: 1.1 |",
+}
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_steps_of_other_frameworks_are_read(read, name):
+    lines = [MORE[name].format(step=10 * i, time=2.5, ms=2500.0, stamp=stamp(25 * i)) for i in range(1, 25)]
+    run = read(lines)
+    assert run.info["timing"] == "job"
+    assert times(run) == pytest.approx(2.5)
+    assert run.ranks[0].detail["steps_per_record"] in (10, 20)
+
+
 def test_epochs_alone_are_no_steps(read):
     with pytest.raises(InputError):
         read([f"{stamp(60 * e)} [INFO] Epoch {e}, Time {60 * e}.5s, Loss 0.5" for e in range(1, 30)])
