@@ -188,7 +188,7 @@ class OnlineDetector:
 
     def _quiet(self, new: Taken) -> int:
         """How many of the new steps, oldest first, nothing can come of: neither a measurement nor a finding."""
-        if self._late:
+        if len(new.steps) == 1:
             return 0
         before = min(len(new.steps), self._next_measurement - 1 - self._ring.pushed)
         if before <= 0 or self._noise is None:
