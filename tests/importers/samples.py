@@ -102,6 +102,16 @@ def training_log() -> Iterator[Sample]:
         for i in range(1, 30)
     ]
     yield Sample("training-log", {"train.log": _lines(*steps)})
+    blocks = [
+        line
+        for i in range(1, 30)
+        for line in (f"[batch={i}/4800]:", f"\t Train throughput/batches_per_sec: {0.125 + i / 1000:.4f}")
+    ]
+    stamped = [
+        f"2026-01-31 10:30:{2 * i:02d},0{p} - INFO - step: {i} step_time: 2.1" for i in range(30) for p in (1, 2)
+    ]
+    yield Sample("training-log", {"blocks.log": _lines(*blocks)})
+    yield Sample("training-log", {"processes.log": _lines(*stamped)})
 
 
 def op_trace() -> Iterator[Sample]:
@@ -226,6 +236,16 @@ def link_tests() -> Iterator[Sample]:
     hosts = ("n1", "n2", "n3", "n4")
     rows = [f"{a},{b},{90.5 if 'n3' in (a, b) else 180.25}" for a in hosts for b in hosts if a < b]
     yield Sample("link-tests", {"pairs.csv": _lines("host_a,host_b,busbw_GB/s", *rows)})
+    sizes = ((1 << 20, 11.5), (1 << 30, 180.25))
+    table = [f" {size} {size // 4} float sum -1 91.1 {bw} {bw} 0 90.8 {bw} {bw} N/A" for size, bw in sizes]
+    ranks = [f"#  Rank  {r} Group  0 Pid 7 on n{r} device  0 [0x1b] NVIDIA H100" for r in (0, 1)]
+    names = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
+    yield Sample("link-tests", {"n0-n1.log": _lines("# nThread 1 nGpus 1", *ranks, names, *table)})
+    results = [{"size": size, "out_of_place": {"bus_bw": bw}, "in_place": {"bus_bw": bw}} for size, bw in sizes]
+    devices = [{"rank": r, "hostname": f"n{r}", "device": 0} for r in (0, 1)]
+    told = {"version": 3, "start_time": "2026-07-09 16:03:21", "args": ["all_reduce_perf"],
+            "config": {"devices": devices}, "results": results}  # fmt: skip
+    yield Sample("link-tests", {"n0-n1.json": json.dumps(told).encode()})
 
 
 def sagemaker() -> Iterator[Sample]:

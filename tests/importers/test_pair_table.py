@@ -197,6 +197,12 @@ def test_a_json_file_that_is_cut_off_is_refused_in_one_line(tmp_path, cut):
         rows_and_note(tmp_path, text[: int(cut * len(text))], name="result.json")
 
 
+@pytest.mark.parametrize("rate", [10**400, -1.0, True, "88", None])
+def test_a_json_file_with_a_rate_that_is_none_holds_no_test(tmp_path, rate):
+    with pytest.raises(InputError, match="no bandwidth test"):
+        rows_and_note(tmp_path, result_file(("n1", "n2"), rate).replace("1.5", "null"), name="result.json")
+
+
 def test_a_json_file_without_results_is_no_test(tmp_path):
     with pytest.raises(InputError, match="no bandwidth test"):
         rows_and_note(tmp_path, result_file(("n1", "n2"), 88.5, results=[]), name="result.json")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 
 from starprof.errors import InputError
@@ -66,6 +65,6 @@ def _dict(value: object) -> Mapping[str, object]:
 
 def _rate(value: object) -> float | None:
     """GB/s; None for what is no bandwidth."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if 0 <= value < 1e9 else None
+    return float(value) if 0 <= value < 1e9 else None  # compared first: an integer may be beyond any float
