@@ -26,7 +26,8 @@ class Settings:
             steps of noise with measured, thin tails needs far less (`noise.Noise.margin`): with the whole of it one
             rank of 16 that becomes 1.06x slow in a CV of 5 % passes in 200 steps only in every other run.
         spread_false_alarm_rate: probability that the constant differences of healthy ranks alone make one of them pass
-            for chronically slow (before its cost is looked at).
+            for chronically slow (before its cost is looked at). Kept from some dozens of ranks on; eight ranks that
+            differ by several times `prior_spread` pass several times as often.
         prior_spread: expected constant difference between healthy ranks (standard deviation).
         prior_spread_weight: how many ranks that expectation counts for.
         min_slow_steps: shorter slowness is a one-off.
