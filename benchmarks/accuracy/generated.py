@@ -164,8 +164,9 @@ def _truth(run: SyntheticRun, drawn: tuple[Drawn, ...]) -> Truth:
 
 
 def _clear(drawn: Drawn) -> bool:
+    """Large enough that missing it is wrong; work that is nobody's fault always is."""
     lasts = drawn.when is None or drawn.when.steps >= SURE_STEPS
-    return drawn.slowdown >= SURE_SLOWDOWN and lasts if drawn.ranks else False
+    return lasts and (drawn.slowdown >= SURE_SLOWDOWN or drawn.slowdown == 1.0)
 
 
 def _label(run: SyntheticRun, drawn: tuple[Drawn, ...], fault: str) -> Label:

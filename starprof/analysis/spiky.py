@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import binom
+from scipy.stats import binom, norm
 
 from starprof.analysis.arrays import Bools, Floats, Ints
 from starprof.analysis.comparison import Comparison
@@ -11,7 +11,15 @@ from starprof.analysis.cost import Reduction
 from starprof.analysis.detect import MIN_MEMORIES
 from starprof.analysis.own_time import OwnTime
 from starprof.analysis.settings import Settings
-from starprof.analysis.shapes import MIN_HITS, above_usual, period_of, periodic_bounds, spike_bars, spikes
+from starprof.analysis.shapes import (
+    MIN_HITS,
+    above_usual,
+    period_of,
+    periodic_bounds,
+    robust_sigma,
+    spike_bars,
+    spikes,
+)
 from starprof.analysis.slowness import Slowness
 from starprof.model.verdict import FindingKind
 
@@ -21,6 +29,10 @@ MAX_ROTATING_SHARE = 0.6
 MIN_ROTATING_RANKS = 3
 MAX_TAIL_FACTOR = 2.5
 HALF_HEIGHT = 0.5
+SKEW = 2.0
+"""How many times as often step times, which are skewed, pass a bar of a few deviations as normal noise does."""
+
+NOISE_Z = 3.0
 
 
 def spiky_ranks(comparison: Comparison, taken: Bools) -> list[Slowness]:
@@ -97,8 +109,8 @@ def single_steps(comparison: Comparison, known: list[Slowness]) -> list[Slowness
     if not high.any():
         return []
     lower = _left(comparison, known, HALF_HEIGHT)
-    if _goes_round(high, lower, settings):
-        return [_rotating(comparison, lower)]
+    if _goes_round(high, lower.sum() - _by_noise(comparison), settings):
+        return [_rotating(comparison, lower if lower.sum() <= MAX_TAIL_FACTOR * high.sum() else high)]
     found = [
         piece
         for row in np.flatnonzero(high.any(axis=1))
@@ -151,15 +163,25 @@ def _left(comparison: Comparison, known: list[Slowness], height: float) -> Bools
     return high
 
 
-def _goes_round(high: Bools, lower: Bools, settings: Settings) -> bool:
+def _by_noise(comparison: Comparison) -> float:
+    """How many steps normal noise alone lifts to half the height at most: among thousands of ranks they are many."""
+    lateness = comparison.lateness
+    bars = HALF_HEIGHT * spike_bars(lateness, comparison.settings)
+    sigma = np.maximum(robust_sigma(lateness), np.finfo(np.float64).tiny)
+    expected = SKEW * lateness.shape[1] * float(np.nansum(norm.sf(bars / sigma)))
+    return expected + NOISE_Z * float(np.sqrt(expected))
+
+
+def _goes_round(high: Bools, lower: float, settings: Settings) -> bool:
     """Whether late steps are spread over several ranks, and are events of their own.
 
-    A heavy tail of ordinary noise has many more steps at half the height; something that happens has few.
+    A heavy tail of ordinary noise has many more steps at half the height (`lower`, without what normal noise makes);
+    something that happens has few.
     """
     per_rank = high.sum(axis=1)
     several = (per_rank > 0).sum() >= MIN_ROTATING_RANKS and per_rank.max() <= MAX_ROTATING_SHARE * per_rank.sum()
     often = high.any(axis=0).sum() >= settings.min_slow_steps
-    return bool(several and often and lower.sum() <= MAX_TAIL_FACTOR * high.sum())
+    return bool(several and often and lower <= MAX_TAIL_FACTOR * high.sum())
 
 
 def _rotating(comparison: Comparison, late: Bools) -> Slowness:

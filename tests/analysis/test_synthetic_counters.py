@@ -14,7 +14,17 @@ from starprof.analysis.persistent import slow_ranks
 from starprof.analysis.regimes import regimes
 from starprof.analysis.settings import DEFAULT
 from starprof.analysis.slowness import Slowness
-from starprof.analysis.synthetic import CpuHog, Dealt, Gauge, Neighbour, Recording, SlowPath, SyntheticRun, Trouble
+from starprof.analysis.synthetic import (
+    CpuHog,
+    Dealt,
+    Gauge,
+    Neighbour,
+    Recording,
+    Slow,
+    SlowPath,
+    SyntheticRun,
+    Trouble,
+)
 from starprof.analysis.synthetic.trouble import GPU_ID_0
 
 COMPUTE = {"forward": 12_000.0, "backward": 22_000.0}
@@ -193,3 +203,16 @@ def test_a_cap_that_everybody_reports_at_full_load_is_not_said_to_be_absent():
     assert (finding.ranks, finding.cause) == ((1,), "gpu-clock")
     assert "reported neither" not in text
     assert "can't be told" in text
+
+
+@pytest.mark.parametrize("ranks", [40, 400])
+def test_stalls_that_go_round_are_told_from_the_noise_of_many_ranks(ranks):
+    moving = Slow("unaccounted", None, us=130_000.0, share=0.5, rotating=True)
+    verdict = diagnose(SyntheticRun(ranks, 150, cv=0.065, faults=(moving,), counters=False).data())
+    assert verdict.verdict == "rotating"
+    assert not any(finding.ranks for finding in verdict.findings)
+
+
+def test_a_heavy_tail_of_the_noise_of_many_ranks_is_nothing_that_goes_round():
+    verdict = diagnose(SyntheticRun(400, 150, cv=0.08, heavy_tail=True, counters=False).data())
+    assert (verdict.verdict, verdict.findings) == ("none", ())
