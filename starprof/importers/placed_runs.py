@@ -26,6 +26,8 @@ from starprof.importers.workers.worker_table import UNITS_US, unit_of
 from starprof.model.rundata import RunData
 
 LOOKED_AT_LINES = 5000
+MAX_CELLS = 4_000_000
+"""Runs by nodes: 4,000 runs on 1,000 nodes are a matter of minutes."""
 
 _LIST = re.compile(r"(node|host)(s|_?list|_?names|s?_used)|placement|slurm(_job)?_nodelist|allocated_nodes")
 _ONE = re.compile(r"(node|host)(_?name|_?id)?|machine|instance")
@@ -126,6 +128,9 @@ def read_runs(paths: Sequence[str]) -> tuple[list[RunOn], list[str]]:
 
     Returns:
         The runs, and a line for each job that tells no time or no hosts.
+
+    Raises:
+        InputError: a path can't be read, or there are too many runs.
     """
     runs: list[RunOn] = []
     left: list[str] = []
@@ -141,6 +146,9 @@ def read_runs(paths: Sequence[str]) -> tuple[list[RunOn], list[str]]:
                     left.append(f"{name}: {told}")
                 else:
                     runs.append(replace(told, name=name))
+    nodes = len(frozenset[str]().union(*(run.nodes for run in runs)))
+    if len(runs) * nodes > MAX_CELLS:
+        raise InputError(f"{len(runs)} runs on {nodes} nodes are too many: name the latest, or those of one job")
     return runs, left
 
 

@@ -68,6 +68,13 @@ def test_a_table_without_any_usable_row_is_one_clear_error(table):
         read_table(table("run,step_time_ms,nodes\na,5,\nb,7,\n"))
 
 
+def test_too_many_runs_on_too_many_nodes_are_refused(tmp_path):
+    rows = "".join(f"r{i},5,n[{i * 50}-{i * 50 + 49}]\n" for i in range(400))
+    (tmp_path / "runs.csv").write_text("run,step_time_ms,nodes\n" + rows)
+    with pytest.raises(InputError, match="too many"):
+        read_runs([str(tmp_path / "runs.csv")])
+
+
 def training_log():
     line = "iteration {}/ 40 | elapsed time per iteration (ms): 250.{} | lm loss: 2.0"
     return "\n".join(line.format(i, i % 10) for i in range(40))

@@ -59,7 +59,7 @@ def unlike(profile: Profile, other: Profile) -> str:
         return "its times are of another kind"
     if profile.ranks != other.ranks or profile.world != other.world:
         return f"it has {max(other.world, other.ranks)} ranks, this run {max(profile.world, profile.ranks)}"
-    if abs(profile.load / other.load - 1.0) > SAME_LOAD:
+    if abs(profile.load - other.load) > SAME_LOAD * max(profile.load, other.load):
         return f"its batches differ ({other.load:g} samples or tokens per step, here {profile.load:g})"
     return ""
 

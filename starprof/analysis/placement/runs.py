@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -49,7 +50,7 @@ class Design:
 def design_of(runs: Sequence[RunOn]) -> Design:
     """Arrays of the runs; groups of a single run are left out, as they have nothing to be compared with."""
     keys = [(run.group, len(run.nodes)) for run in runs]
-    often = {key for key in keys if keys.count(key) > 1}
+    often = {key for key, count in Counter(keys).items() if count > 1}
     kept = [run for run, key in zip(runs, keys, strict=True) if key in often]
     order = {key: i for i, key in enumerate(sorted(often))}
     strata = np.array([order[(run.group, len(run.nodes))] for run in kept], np.int64)
