@@ -168,17 +168,26 @@ def _interval(
     if start <= ONSET_IS_START:
         start, bounds = 0, (0, 0)
     else:
-        before = next(p.level for p in parts if p.end == start)
-        start, bounds = onset(lateness, start, before, run[0].level, float(noise.sigma[row]), noise.memory)
+        start, bounds = _between(next(p for p in parts if p.end == start), run[0], row, lateness, noise)
     if end < len(lateness):
-        after = next(p.level for p in parts if p.start == end)
-        end = max(start + 1, onset(lateness, end, run[-1].level, after, float(noise.sigma[row]), noise.memory)[0])
+        after = next(p for p in parts if p.start == end)
+        end = max(start + 1, _between(run[-1], after, row, lateness, noise)[0])
     inside = lateness[start:end]
     level = float(inside.mean())
     pieces = np.array_split(inside, max(1, min(WINDOWS_PER_INTERVAL, len(inside) // 4)))
     late = np.mean([piece.mean() - base >= 0.3 * (level - base) for piece in pieces])
     z = (level - base) / noise.error_of_mean(row, len(inside))
     return LateInterval(row, start, end, bounds, base, level, float(z), float(late))
+
+
+def _between(a: Segment, b: Segment, row: int, lateness: Floats, noise: Noise) -> tuple[int, tuple[int, int]]:
+    """Where one stretch becomes the next, and between which steps that surely lies; looked for in these two only.
+
+    Beyond them the level is another one: of a short slowness the end would be found at its beginning.
+    """
+    own = lateness[a.start : b.end]
+    cut, (low, high) = onset(own, b.start - a.start, a.level, b.level, float(noise.sigma[row]), noise.memory)
+    return a.start + cut, (a.start + low, a.start + high)
 
 
 def _is_late(part: LateInterval, noise: Noise, z: float, settings: Settings) -> bool:

@@ -168,8 +168,8 @@ def _by_noise(comparison: Comparison) -> float:
     lateness = comparison.lateness
     bars = HALF_HEIGHT * spike_bars(lateness, comparison.settings)
     sigma = np.maximum(robust_sigma(lateness), np.finfo(np.float64).tiny)
-    expected = SKEW * lateness.shape[1] * float(np.nansum(norm.sf(bars / sigma)))
-    return expected + NOISE_Z * float(np.sqrt(expected))
+    expected: float = SKEW * lateness.shape[1] * float(np.nansum(norm.sf(bars / sigma)))
+    return float(expected + NOISE_Z * np.sqrt(expected))
 
 
 def _goes_round(high: Bools, lower: float, settings: Settings) -> bool:

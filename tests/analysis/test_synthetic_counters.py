@@ -216,3 +216,10 @@ def test_stalls_that_go_round_are_told_from_the_noise_of_many_ranks(ranks):
 def test_a_heavy_tail_of_the_noise_of_many_ranks_is_nothing_that_goes_round():
     verdict = diagnose(SyntheticRun(400, 150, cv=0.08, heavy_tail=True, counters=False).data())
     assert (verdict.verdict, verdict.findings) == ("none", ())
+
+
+def test_a_slowness_shorter_than_what_lies_before_it_keeps_its_end():
+    slow = Trouble((3,), {"forward": 30_000.0, "backward": 55_000.0}, start=60, end=110)
+    run = SyntheticRun(12, 207, cv=0.03, ar1=0.55, faults=(slow,), counters=False)
+    (finding,) = [f for f in diagnose(run.data()).findings if f.ranks]
+    assert (finding.ranks, finding.onset_step, finding.end_step) == ((3,), 60, 109)

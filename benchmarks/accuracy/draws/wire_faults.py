@@ -155,9 +155,11 @@ def saturated(draw: Draw) -> Drawn:
         "tcp_sample.acked_bytes": rate / sockets,
         "tcp_sample.received_bytes": rate / sockets,
     }
-    return _of_all(
+    found = _of_all(
         draw, causes.NIC_BANDWIDTH, _slow(draw, everybody, _longer_us(draw), grows=grows), "uniform", SOCKETS
     )
+    # It does communicate more than it did before.
+    return replace(found, causes=found.causes | {causes.COMMUNICATION_VOLUME})
 
 
 def unprotected(draw: Draw) -> Drawn:
