@@ -155,14 +155,15 @@ class _Pass:
         found = block_work(block, self.recipe)
         if not len(found.steps) or self.ranks < 2:
             return nothing
+        centre = centre_of(found.work, found.whole)
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = found.work / reference_of(found.work, found.whole, self._groups)
+            ratio = found.work / reference_of(found.work, found.whole, self._groups, centre)
         plain = found.whole and bool(np.isfinite(ratio.sum(dtype=np.float64)))
         return _Part(
             place,
             len(block.steps),
             sums,
-            centre_of(found.work, found.whole),
+            centre,
             slowdown.counted(ratio, plain),
             _last(found),
             _run_us(found),

@@ -129,9 +129,18 @@ def centre_of(work: Singles, whole: bool) -> Singles:
     return np.asarray((upper + ordered[:, :half].max(axis=1)) / 2, dtype=np.float32)
 
 
-def reference_of(work: Singles, whole: bool, groups: Ints) -> Singles:
-    """Centre of each rank's peers without itself, shape (S, R) or (S, 1); NaN where it has none."""
+def reference_of(work: Singles, whole: bool, groups: Ints, centre: Singles | None = None) -> Singles:
+    """Centre of each rank's peers without itself, shape (S, R) or (S, 1); NaN where it has none.
+
+    Args:
+        work: own time, shape (S, R).
+        whole: nothing in it is NaN.
+        groups: see `peers.peer_groups`.
+        centre: see `centre_of`, when it is known.
+    """
     numbers = np.unique(groups)
+    if len(numbers) == 1 and centre is not None and whole and work.shape[1] > EXACT_RANKS:
+        return centre[:, None]
     if len(numbers) == 1:
         return _of_others(work, whole)
     reference = np.empty_like(work)
