@@ -219,6 +219,18 @@ class Policy(ABC):
         self._settle(event.at_s, draft)
         return draft.decision()
 
+    def wind_up(self) -> Decision:
+        """What is to be done before another policy takes over, which is fed what still waits.
+
+        Whatever was taken from workers that have gone on is applied, and whoever was only held back is released.
+        """
+        draft = Draft()
+        self._wind_up(draft)
+        return draft.decision()
+
+    def _wind_up(self, draft: Draft) -> None:  # noqa: B027 - most modes keep nothing but what waits
+        """See `wind_up`."""
+
     @abstractmethod
     def _settle(self, at_s: float, draft: Draft) -> None:
         """Do whatever has become possible."""

@@ -57,6 +57,11 @@ class FreshRounds(Policy):
             for worker in list(self.waiting):
                 self._late(self.waiting.pop(worker), draft)
 
+    def _wind_up(self, draft: Draft) -> None:
+        if self._folded:
+            taken, self._folded = self._folded, []
+            self._apply(taken, shared(len(taken), len(self.members)), draft)
+
     def _late(self, gradient: Gradient, draft: Draft) -> None:
         kept = self.version - gradient.version <= self.staleness_cap
         (self._folded if kept else draft.dropped).append(gradient)

@@ -37,12 +37,19 @@ class LocalSgd(Policy):
         super()._leave(worker, draft)
         self._steps.pop(worker, None)
 
+    def _wind_up(self, draft: Draft) -> None:
+        self._take(list(self.waiting), draft)
+        self._average(draft)
+
+    def _average(self, draft: Draft) -> None:
+        self._steps.clear()
+        draft.average.append(tuple(self.members))
+        self.version += 1
+
     def _settle(self, at_s: float, draft: Draft) -> None:  # noqa: ARG002
         if self.members and len(self.waiting) == len(self.members):
             self._take(self.members, draft)
-            self._steps.clear()
-            draft.average.append(tuple(self.members))
-            self.version += 1
+            self._average(draft)
 
 
 class Hierarchical(Policy):
@@ -85,6 +92,16 @@ class Hierarchical(Policy):
         self.groups = [group for group, _ in kept]
         self._steps = [steps for _, steps in kept]
 
+    def _wind_up(self, draft: Draft) -> None:
+        done = [w for place, g in enumerate(self.groups) if self._steps[place] >= self.period for w in g]
+        draft.release += [worker for worker in done if worker not in self.waiting]
+        self._average(draft)
+
+    def _average(self, draft: Draft) -> None:
+        draft.average.append(tuple(self.members))
+        self._steps = [0] * len(self.groups)
+        self.version += 1
+
     def _settle(self, at_s: float, draft: Draft) -> None:  # noqa: ARG002
         for place, group in enumerate(self.groups):
             if self._steps[place] < self.period and all(worker in self.waiting for worker in group):
@@ -94,7 +111,5 @@ class Hierarchical(Policy):
                 if self._steps[place] < self.period:
                     draft.release += group
         if self.groups and min(self._steps) >= self.period:
-            draft.average.append(tuple(self.members))
             draft.release += self.members
-            self._steps = [0] * len(self.groups)
-            self.version += 1
+            self._average(draft)

@@ -33,6 +33,10 @@ class Rennala(Policy):
         draft.dropped += [g for g in self._collected if g.worker == worker]
         self._collected = [g for g in self._collected if g.worker != worker]
 
+    def _wind_up(self, draft: Draft) -> None:
+        draft.dropped += self._collected
+        self._collected = []
+
     def _settle(self, at_s: float, draft: Draft) -> None:  # noqa: ARG002
         if len(self._collected) >= self.batch:
             taken, self._collected = self._collected, []

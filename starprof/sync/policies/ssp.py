@@ -47,6 +47,10 @@ class Ssp(Policy):
         del self._done[worker]
         self._ahead = [w for w in self._ahead if w != worker]
 
+    def _wind_up(self, draft: Draft) -> None:
+        draft.release += self._ahead
+        self._ahead = []
+
     def _settle(self, at_s: float, draft: Draft) -> None:  # noqa: ARG002
         slowest = min(self._done.values(), default=0)
         free = [worker for worker in self._ahead if self._done[worker] - slowest <= self.s]

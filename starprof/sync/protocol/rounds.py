@@ -1,0 +1,150 @@
+"""Closed rounds whose result not everybody is known to hold, and how a result that went missing is found again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from starprof.sync.policies import Gradient
+from starprof.sync.protocol.messages import Answer, Close, Query, Rejoin, Take, ToRank
+
+
+@dataclass(slots=True)
+class _Round:
+    """A closed round; `answers`, whether it holds and can give its result, by rank while everybody is being asked."""
+
+    close: Close
+    answers: dict[int, tuple[bool, bool]] | None = None
+
+
+class OpenRounds:
+    """All of them, in order.
+
+    A round's result may be applied by whoever holds it. When a contributor is lost, or a reduction fails, all ranks are
+    asked. Who says no never takes it from that attempt. If one holds it, all get it from there, or that rank's whole
+    state where the result is only part of it; if none does, those of its contributors that are left reduce again.
+
+    Attributes:
+        serial: of the newest word on any round, from this coordinator or one before it.
+        lost: ranks that are taken for lost; all that is said on a round tells them, for the next coordinator to know.
+    """
+
+    def __init__(
+        self, tell: Callable[[int, ToRank], None], here: Callable[[], list[int]], stay: Callable[[], None]
+    ) -> None:
+        """Begin with none.
+
+        Args:
+            tell: how to speak to a rank.
+            here: names the ranks that are not lost.
+            stay: called when a round after which native steps were to follow has lost a contributor, and they can't.
+        """
+        self._tell = tell
+        self._here = here
+        self._stay = stay
+        self.serial = 0
+        self.lost: tuple[int, ...] = ()
+        self._rounds: dict[int, _Round] = {}
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._rounds)
+
+    def add(self, close: Close) -> None:
+        """A round is closed: all are told."""
+        self._rounds[close.round] = _Round(self._numbered(close))
+        for rank in self._here():
+            self._tell(rank, self._rounds[close.round].close)
+
+    def _numbered(self, close: Close) -> Close:
+        self.serial += 1
+        return replace(close, serial=self.serial, lost=self.lost)
+
+    def uses(self, gradient: Gradient) -> bool:
+        """Whether one of them is made of this gradient."""
+        return any(gradient in waiting.close.gradients for waiting in self._rounds.values())
+
+    def trim(self, floor: int) -> None:
+        """Everybody holds the rounds before `floor`."""
+        for number in [number for number in self._rounds if number < floor]:
+            del self._rounds[number]
+
+    def tell_again(self, rank: int, held: int, also_held: tuple[int, ...]) -> None:
+        """A rank that could not hear for a while holds what it says; the rest it hears again, or gets."""
+        for number, waiting in sorted(self._rounds.items()):
+            holds = number < held or number in also_held
+            if number >= held:
+                self._tell(rank, waiting.close)
+            if waiting.answers is None:
+                if not holds:
+                    self.recover(number)
+            elif holds:
+                waiting.answers[rank] = (True, number in also_held)
+                self._judge(number)
+            else:
+                self._tell(rank, Query(waiting.close.epoch, number, waiting.close.attempt))
+
+    def recover_all(self) -> None:
+        """A rank is lost: whatever it had a part in may be missing somewhere."""
+        for number in sorted(self._rounds):
+            self._judge(number)
+            self.recover(number)
+
+    def recover(self, number: int) -> None:
+        """Ask everybody who holds a round's result, unless they are being asked already."""
+        waiting = self._rounds.get(number)
+        if waiting is not None and waiting.answers is None and waiting.close.gradients:
+            waiting.answers = {}
+            for rank in self._here():
+                self._tell(rank, Query(waiting.close.epoch, number, waiting.close.attempt))
+
+    def failed(self, number: int, attempt: int) -> None:
+        """A rank could not reduce a round."""
+        waiting = self._rounds.get(number)
+        if waiting is not None and waiting.close.attempt == attempt:
+            self.recover(number)
+
+    def answered(self, answer: Answer) -> None:
+        """A rank says whether it holds a round's result."""
+        waiting = self._rounds.get(answer.round)
+        if waiting is not None and waiting.answers is not None and waiting.close.attempt == answer.attempt:
+            waiting.answers[answer.rank] = (answer.holds, answer.gives)
+            self._judge(answer.round)
+
+    def _judge(self, number: int) -> None:
+        """Once all have answered: hand the result round, or have it reduced again by who is left."""
+        waiting, here = self._rounds[number], self._here()
+        answers = waiting.answers
+        if answers is None or any(rank not in answers for rank in here):
+            return
+        waiting.answers = None
+        missing = [rank for rank in here if not answers[rank][0]]
+        holders = [rank for rank in here if answers[rank][0]]
+        givers = [rank for rank in here if answers[rank][1]]
+        if not holders:
+            before, waiting.close = waiting.close, self._numbered(among(waiting.close, set(here)))
+            if before.native and not waiting.close.native:
+                self._stay()
+        close = waiting.close
+        for rank in missing:
+            if givers:
+                self._tell(rank, Take(close.epoch, number, close.attempt, givers[0]))
+            elif holders:
+                self._tell(rank, Rejoin(close.epoch, number + 1, holders[0]))
+            else:
+                self._tell(rank, close)
+
+
+def among(close: Close, here: set[int]) -> Close:
+    """The next attempt at a round, without the gradients of who is lost; a mean stays a mean."""
+    kept = [(g, w) for g, w in zip(close.gradients, close.weights, strict=True) if g.worker in here]
+    total, whole = sum(w for _, w in kept), sum(close.weights)
+    is_mean = abs(whole - 1.0) < 1e-9
+    factor = whole / total if is_mean and total else 1.0
+    return replace(
+        close,
+        attempt=close.attempt + 1,
+        gradients=tuple(g for g, _ in kept),
+        weights=tuple(w * factor for _, w in kept),
+        native=close.native and len(kept) == len(close.gradients),
+    )
