@@ -149,3 +149,10 @@ def test_a_pipeline_of_which_one_of_two_stages_was_recorded_is_nothing_to_compar
 
     job = OpJob(pipelines=2, stages=2, micro_batches=3, noise=0.06, cost=cost, missing=((0, 0),))
     assert blamed(diagnose(job.data())) == set()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_noise_of_two_ranks_alone_is_no_slowness_of_either(seed):
+    """The faster of two is what the other is held against, so that half of the differences are nothing at all."""
+    job = OpJob(pipelines=2, stages=1, micro_batches=2, steps=75, noise=0.06, seed=seed)
+    assert diagnose(job.data()).verdict == "none"

@@ -22,7 +22,7 @@ from starprof.analysis.whatif.communication import (
     when,
 )
 from starprof.analysis.whatif.passes import lower_median
-from starprof.analysis.whatif.persistence import High, high_rows
+from starprof.analysis.whatif.persistence import High, high_rows, noise_between_steps
 from starprof.analysis.whatif.replay import Mask, Part, Replay
 from starprof.analysis.whatif.roles import Role
 from starprof.analysis.whatif.slow_ranks import kind_of, least_steps
@@ -162,7 +162,8 @@ def _found(links: _Links, settings: Settings) -> dict[Link, _Slow]:
             against[:, same] = logs[:, same] - lower_median(logs[:, same], 1)
     ratio = settings.replay.min_link_ratio
     least = least_steps(steps, settings)
-    by_peers = high_rows(against.reshape(steps, -1), float(np.log(ratio)), least, settings.replay)
+    noise = noise_between_steps(logs.reshape(steps, -1), len({dp for dp, _ in links.links}))
+    by_peers = high_rows(against.reshape(steps, -1), float(np.log(ratio)), least, settings.replay, noise=noise)
     found: dict[Link, dict[int, High]] = {}
     for high in by_peers:
         found.setdefault(links.links[high.row // 2], {})[high.row % 2] = high

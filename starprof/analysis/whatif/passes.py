@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from starprof.analysis.arrays import Bools, Floats, Ints
+from starprof.analysis.whatif.persistence import noise_between_steps
 from starprof.analysis.whatif.replay import Part, Replay
 from starprof.analysis.whatif.roles import Role
 
@@ -105,9 +106,19 @@ class Passes:
     @cached_property
     def by_rank(self) -> Floats:
         """How slow each rank is against those of its stage, per step, shape (S, D, P); a logarithm."""
-        own_part = self.deviation - self.common
-        own = np.where(np.isnan(own_part).all(axis=1, keepdims=True), np.nan, median(own_part, 1))[:, 0]
-        return own - lower_median(own, 1)
+        return self._own - lower_median(self._own, 1)
+
+    @cached_property
+    def _own(self) -> Floats:
+        """How slow each rank is against its stage's usual, without what its micro-batches cost, shape (S, D, P)."""
+        part = self.deviation - self.common
+        own: Floats = np.where(np.isnan(part).all(axis=1, keepdims=True), np.nan, median(part, 1))[:, 0]
+        return own
+
+    @cached_property
+    def noise_of_ranks(self) -> float:
+        """How much `by_rank` scatters between steps."""
+        return noise_between_steps(self._own.reshape(len(self._own), -1), self.row.shape[0])
 
     @cached_property
     def noise(self) -> float:
@@ -121,8 +132,16 @@ class Passes:
     @cached_property
     def by_pipeline(self) -> Floats:
         """How much each pipeline's micro-batches cost in all stages, against the others', per step, shape (S, D)."""
-        shared = median(self.common, 1)[:, 0, :, 0]
-        return shared - lower_median(shared, 1)
+        return self._shared - lower_median(self._shared, 1)
+
+    @cached_property
+    def _shared(self) -> Floats:
+        return median(self.common, 1)[:, 0, :, 0]
+
+    @cached_property
+    def noise_of_pipelines(self) -> float:
+        """How much `by_pipeline` scatters between steps."""
+        return noise_between_steps(self._shared, self.row.shape[0])
 
     def scatter(self, pipeline: int, inside: slice) -> float:
         """How much the micro-batches of a pipeline differ, as a standard deviation of the logarithm."""

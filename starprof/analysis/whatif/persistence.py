@@ -29,7 +29,15 @@ class High:
         return slice(self.first, self.end)
 
 
-def high_rows(series: Floats, least: float, min_steps: int, settings: ReplaySettings, *, fewest: int = 2) -> list[High]:
+def high_rows(
+    series: Floats,
+    least: float,
+    min_steps: int,
+    settings: ReplaySettings,
+    *,
+    fewest: int = 2,
+    noise: float | None = None,
+) -> list[High]:
     """Rows that are persistently high.
 
     Args:
@@ -37,6 +45,8 @@ def high_rows(series: Floats, least: float, min_steps: int, settings: ReplaySett
         least: least height.
         min_steps: least length of an interval.
         settings: thresholds.
+        noise: scatter of a row between steps; None: as the series shows it, unless many of its values are 0 because
+            rows are held against the lowest of few.
         fewest: rows that are needed: two where they are held against each other.
     """
     usual = _nan_median(series)
@@ -45,10 +55,25 @@ def high_rows(series: Floats, least: float, min_steps: int, settings: ReplaySett
         return []
     # Around 0, by the lower median: of two rows the lower one tells how healthy ones differ.
     spread = _MAD * float(np.sort(np.abs(known))[(len(known) - 1) // 2])
-    noise = max(settings.min_noise, _MAD * float(np.nanmedian(np.abs(series - usual))))
+    seen = _MAD * float(np.nanmedian(np.abs(series - usual))) if noise is None else noise
+    least_error = max(settings.min_noise, seen)
     floor = max(least, settings.spreads * spread)
-    found = (_high(series[:, row], row, (floor, noise), min_steps, settings) for row in range(series.shape[1]))
+    found = (_high(series[:, row], row, (floor, least_error), min_steps, settings) for row in range(series.shape[1]))
     return [high for high in found if high is not None]
+
+
+def noise_between_steps(values: Floats, peers: int) -> float:
+    """Scatter of rows between steps when they are held against their peers, from the differences of successive steps.
+
+    Args:
+        values: before they are held against anybody, shape (S, R); where slowness begins or ends only few differ.
+        peers: rows that are compared: against the lower one of two noise counts twice, against a median of many once.
+    """
+    apart = np.abs(np.diff(values, axis=0))
+    if not np.isfinite(apart).any():
+        return 0.0
+    alone = _MAD * float(np.nanmedian(apart)) / 2**0.5
+    return float(alone * (2**0.5 if peers < 3 else (1 + np.pi / 2 / peers) ** 0.5))
 
 
 def _nan_median(series: Floats) -> Floats:

@@ -77,7 +77,7 @@ def _slowest(passes: Passes, settings: Settings) -> High | None:
         return None
     series = passes.by_rank.reshape(steps, pipelines * stages)
     least = max(settings.min_lateness, settings.replay.noise_bias * passes.noise)
-    found = high_rows(series, least, least_steps(steps, settings), settings.replay)
+    found = high_rows(series, least, least_steps(steps, settings), settings.replay, noise=passes.noise_of_ranks)
     return max(found, key=lambda high: high.height, default=None)
 
 
@@ -86,7 +86,13 @@ def uneven_pipelines(replay: Replay, passes: Passes, settings: Settings) -> list
     steps, pipelines = passes.by_pipeline.shape
     if pipelines < 2 or passes.row.shape[1] < 2:
         return []
-    found = high_rows(passes.by_pipeline, settings.min_lateness, least_steps(steps, settings), settings.replay)
+    found = high_rows(
+        passes.by_pipeline,
+        settings.min_lateness,
+        least_steps(steps, settings),
+        settings.replay,
+        noise=passes.noise_of_pipelines,
+    )
     return [_undecided(replay, passes, high, high.row) for high in found if _even(passes, high.row, high, settings)]
 
 
