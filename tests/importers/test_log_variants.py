@@ -57,6 +57,12 @@ def test_processes_that_write_the_same_times_into_one_log_are_one_series(read):
     assert times(run) == pytest.approx(3 + np.arange(1, 30) / 50)
 
 
+def test_times_beyond_reason_are_refused_in_one_line(read):
+    with pytest.raises(InputError) as refused:
+        read([f"step: {i} step_time: {t}" for i in range(1, 30) for t in ("1e300s", "1e-300s")])
+    assert "\n" not in str(refused.value)
+
+
 def test_processes_that_write_the_same_steps_are_timed_by_their_clock_stamps(read):
     lines = [f"{stamp(2 * i + p / 1000)} - INFO - step: {i} loss: 5.1" for i in range(1, 40) for p in range(8)]
     swapped = [*lines[:15], lines[16], lines[15], *lines[17:]]  # the last line of a step comes behind the next step

@@ -159,8 +159,8 @@ def _agree(steps: Floats, times: Floats) -> bool:
     if not _several(steps):
         return True
     begins = np.r_[0, np.flatnonzero(np.diff(steps)) + 1]
-    spread = np.maximum.reduceat(times, begins) / np.minimum.reduceat(times, begins) - 1.0
-    return bool(np.median(spread) <= SAME_TIME)
+    apart = np.maximum.reduceat(times, begins) - np.minimum.reduceat(times, begins)
+    return bool(np.median(apart / np.maximum.reduceat(times, begins)) <= SAME_TIME)
 
 
 def _one_a_step(table: Table) -> Table:

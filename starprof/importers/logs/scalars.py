@@ -76,7 +76,9 @@ def read(sources: Sequence[Source]) -> RunData:
     best = max(found, key=lambda records: records.telling)
     each = np.diff(best.steps)
     lasting = np.diff(best.wall_s) / each
-    series = JobSeries(best.steps[1:], 1e6 * lasting, f"from the stamps of {best.source.base}")
+    with np.errstate(over="ignore"):  # what is beyond any time is refused with the run
+        times_us = 1e6 * lasting
+    series = JobSeries(best.steps[1:], times_us, f"from the stamps of {best.source.base}")
     run = run_of(
         NAME,
         [best.source],

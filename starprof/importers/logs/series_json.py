@@ -90,7 +90,9 @@ def _run(source: Source, lists: Mapping[str, object]) -> RunData:
     told &= steps > np.concatenate([[-np.inf], np.maximum.accumulate(np.where(told, steps, -np.inf))[:-1]])
     if told.sum() < MIN_RECORDS:
         raise InputError(f"{source.name} has fewer than {MIN_RECORDS} steps with a time")
-    series = JobSeries(np.rint(steps[told]).astype(np.int64), values[told] * UNITS_US[unit], f"{name!r} in {unit}")
+    with np.errstate(over="ignore"):  # what is beyond any time is refused with the run
+        times_us = values[told] * UNITS_US[unit]
+    series = JobSeries(np.rint(steps[told]).astype(np.int64), times_us, f"{name!r} in {unit}")
     run = run_of(
         NAME,
         [source],
