@@ -40,7 +40,7 @@ class Budget:
         threads: blocks that are looked at side by side.
     """
 
-    block_cells: int = 1 << 18
+    block_cells: int = 1 << 19
     raw_cells: int = 3 << 16
     kept_cells: int = 1 << 17
     least_columns: int = 128

@@ -26,6 +26,8 @@ HIGHEST = 2.0
 
 USUAL_QUANTILE = 0.25
 MAX_CORRELATION = 0.9
+POOLED_RANKS = 128
+"""Ranks from which the noise is estimated, evenly spread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,9 @@ def late_in_block(ratio: Singles, place: int, steps: int, settings: Settings) ->
     if grains < 2:
         return []
     cut = np.minimum(ratio[: grains * GRAIN], np.float32(HIGHEST))
-    late = cut.reshape(grains, GRAIN, -1).mean(axis=1, dtype=np.float32).astype(np.float64) - 1.0
+    late = cut.reshape(grains, GRAIN, -1).mean(axis=1, dtype=np.float32) - np.float32(1.0)
     # Noise that makes every rank late on average is nobody's lateness.
-    late -= max(0.0, float(np.quantile(late.mean(axis=0), USUAL_QUANTILE)))
+    late -= np.float32(max(0.0, float(np.quantile(late.mean(axis=0), USUAL_QUANTILE))))
     rows, best = _passing(late, steps, settings)
     if not len(rows):
         return []
@@ -69,21 +71,22 @@ def late_in_block(ratio: Singles, place: int, steps: int, settings: Settings) ->
     ]
 
 
-def _passing(late: Floats, steps: int, settings: Settings) -> tuple[Ints, Floats]:
+def _passing(late: Singles, steps: int, settings: Settings) -> tuple[Ints, Floats]:
     """Ranks whose mean over some window is late by enough and surely, the surest first, and that mean's size."""
     grains, ranks = late.shape
-    own = late - _middle(late.T)
+    some = late[:, :: -(-ranks // POOLED_RANKS)]
+    own = some - _middle(some.T)
     sigma = max(MAD_TO_SIGMA * float(_middle(np.abs(own).reshape(1, -1))[0]), 1e-6)
     drawn = np.clip(own, -3.0 * sigma, 3.0 * sigma)
     correlation = float(np.clip((drawn[1:] * drawn[:-1]).mean() / (drawn**2).mean(), 0.0, MAX_CORRELATION))
     memory = (1.0 + correlation) / (1.0 - correlation)
     z = normal_z(ranks, max(1, steps // settings.min_slow_steps), settings)
-    total = np.concatenate([np.zeros((1, ranks)), np.cumsum(late, axis=0)])
+    total = np.concatenate([np.zeros((1, ranks), np.float32), np.cumsum(late, axis=0)])
     surest, level = np.zeros(ranks), np.zeros(ranks)
     width = 1
     while width <= grains:
-        first = np.arange(0, grains - width + 1, max(1, width // 2))
-        mean = ((total[first + width] - total[first]) / width).max(axis=0)
+        every = max(1, width // 2)
+        mean = (total[width::every] - total[: grains - width + 1 : every]).max(axis=0) / width
         error = sigma * np.sqrt(1.0 if width == 1 else memory / width)
         passes = mean >= np.maximum(settings.min_lateness, z * error)
         better = passes & (mean / error > surest)
@@ -94,14 +97,14 @@ def _passing(late: Floats, steps: int, settings: Settings) -> tuple[Ints, Floats
     return rows, level[rows]
 
 
-def _middle(rows: Floats) -> Floats:
+def _middle(rows: Singles) -> Singles:
     """Upper median of each row: one partition, where numpy's median makes several slow ones."""
     half = rows.shape[1] // 2
-    middle: Floats = np.partition(np.ascontiguousarray(rows), half, axis=1)[:, half]
+    middle: Singles = np.partition(np.ascontiguousarray(rows), half, axis=1)[:, half]
     return middle
 
 
-def _bounds(late: Floats, level: Floats) -> tuple[Ints, Ints, Floats]:
+def _bounds(late: Singles, level: Floats) -> tuple[Ints, Ints, Floats]:
     """Where each rank is late most: the stretch with the largest sum above half of its level.
 
     Args:
