@@ -57,7 +57,7 @@ def test_the_error_of_a_mean_is_not_underrated_on_average_nor_overrated_by_much(
             np.random.default_rng(seed), (ranks, steps + 50), ar1
         )[:, 50:]
         late = 0.1 * (noise - np.median(noise, axis=0))
-        measured = cautious(measure_noise(late, 1.0 + 0.1 * noise, DEFAULT), steps, np.arange(ranks), ranks)
+        measured = cautious(measure_noise(late, 1.0 + 0.1 * noise, DEFAULT), steps, np.arange(ranks), ranks, DEFAULT)
         ratio.append(float(measured.sigma.mean()) / 0.1 * np.sqrt(measured.memory / memory))
     assert 0.97 <= np.mean(ratio) <= 1.3
 

@@ -78,6 +78,7 @@ class OnlineDetector:
         self._since = np.zeros(len(ranks), np.int64)
         self._slow_mode = np.zeros(len(ranks), bool)
         self._noise: Noise | None = None
+        self._shape: Noise | None = None
         self._armed = False
         self._warm_up_left = settings.warm_up_steps
         self._next_measurement = FIRST_MEASUREMENT
@@ -232,7 +233,8 @@ class OnlineDetector:
         noise = comparison.noise
         self._armed = held >= KNOWN_MEMORY * noise.memory
         if self._armed or self._noise is not None:
-            self._noise = cautious(noise, held, own.rows, len(self.infos))
+            self._shape = noise
+            self._noise = cautious(noise, held, own.rows, len(self.infos), comparison.settings)
         cap = self.settings.lateness_cap
         clipped = np.clip(np.nan_to_num(comparison.lateness, nan=0.0), -cap, cap)
         self._intake.usual = float(np.median(clipped - comparison.capped))
@@ -265,7 +267,7 @@ class OnlineDetector:
         )
 
     def _judge(self, step: int, own: Floats, noise: Noise) -> tuple[LiveFinding, ...]:
-        alarms = look(self._ring, self._since, noise, self.settings)
+        alarms = look(self._ring, self._since, noise, self._shape or noise, self.settings)
         changed = []
         known = sorted(self._late)
         for row in known:

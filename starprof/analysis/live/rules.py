@@ -83,13 +83,15 @@ def live_z(ranks: int, settings: Settings) -> float:
     return float(norm.isf(settings.live_false_alarm_rate / (ranks * settings.live_horizon_steps)))
 
 
-def look(ring: Ring, since: Ints, noise: Noise, settings: Settings) -> Alarms:
+def look(ring: Ring, since: Ints, noise: Noise, shape: Noise, settings: Settings) -> Alarms:
     """Judge the windows that end with the newest step.
 
     Args:
         ring: the last steps.
         since: per rank how many of the newest steps belong to its present state, shape (R,).
         noise: see `measure_noise`, of the same ranks.
+        shape: noise whose skewness and tails are as measured. Means over many steps need a margin for what a short look
+            may have missed; several steps running at a spike's height are far rarer than their mean.
         settings: thresholds.
     """
     alarms = Alarms(np.zeros(len(since), bool), np.zeros(len(since)), np.zeros(len(since)))
@@ -99,7 +101,8 @@ def look(ring: Ring, since: Ints, noise: Noise, settings: Settings) -> Alarms:
         return alarms
     normal = live_z(len(since), settings)
     since, noise = since[rows], replace(noise, sigma=noise.sigma[rows])
-    found, past, z = _sudden(ring, rows, since, noise, normal, settings)
+    spiky = replace(noise, skew=shape.skew, tails=shape.tails)
+    found, past, z = _sudden(ring, rows, since, spiky, normal, settings)
     if len(widths):
         late, before, errors = _lasting(ring, rows, since, noise, normal, widths, settings)
         errors = np.where(late, errors, 0.0)
