@@ -6,7 +6,6 @@ means over windows of steps; and the stretches in which a rank may have been lat
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,13 +17,12 @@ from starprof.analysis.arrays import Floats, Ints
 from starprof.analysis.long import slowdown
 from starprof.analysis.long.stretches import GRAIN, Stretch, Stretches, late_in_block
 from starprof.analysis.long.windows import KEPT_COLUMNS, Windows, width_for
-from starprof.analysis.long.work import BlockWork, Recipe, Singles, block_work, centre_of, reference_of
+from starprof.analysis.long.work import BlockWork, Recipe, Singles, all_finite, block_work, centre_of, reference_of
 from starprof.analysis.peers import peer_groups
 from starprof.analysis.settings import DEFAULT, Settings
 from starprof.model.rundata import RunData
 from starprof.model.stepsource import StepBlock, StepSource
 
-MAX_THREADS = 2
 GPU_LOOK_STEPS = 256
 
 
@@ -37,14 +35,15 @@ class Budget:
         raw_cells: raw rank-steps that the whole diagnosis looks at together.
         kept_cells: ranks times windows of the means.
         least_columns: steps of a block and windows of the means however many ranks there are.
-        threads: blocks that are looked at side by side.
+        threads: blocks that are looked at side by side while the next one is read. More than one gains nothing on a
+            machine of two cores: what is done for a number takes no longer than fetching it from memory.
     """
 
     block_cells: int = 1 << 19
     raw_cells: int = 3 << 16
     kept_cells: int = 1 << 17
     least_columns: int = 128
-    threads: int = min(MAX_THREADS, os.cpu_count() or 1)
+    threads: int = 1
 
     def block_steps(self, ranks: int) -> int:
         """Steps of a block of the scan, whole grains."""
@@ -158,7 +157,7 @@ class _Pass:
         centre = centre_of(found.work, found.whole)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = found.work / reference_of(found.work, found.whole, self._groups, centre)
-        plain = found.whole and bool(np.isfinite(ratio.sum(dtype=np.float64)))
+        plain = found.whole and all_finite(ratio)
         return _Part(
             place,
             len(block.steps),

@@ -81,12 +81,13 @@ def _passing(late: Singles, steps: int, settings: Settings) -> tuple[Ints, Float
     correlation = float(np.clip((drawn[1:] * drawn[:-1]).mean() / (drawn**2).mean(), 0.0, MAX_CORRELATION))
     memory = (1.0 + correlation) / (1.0 - correlation)
     z = normal_z(ranks, max(1, steps // settings.min_slow_steps), settings)
-    total = np.concatenate([np.zeros((1, ranks), np.float32), np.cumsum(late, axis=0)])
+    halves = late  # sums over windows of half the width, side by side
     surest, level = np.zeros(ranks), np.zeros(ranks)
     width = 1
     while width <= grains:
-        every = max(1, width // 2)
-        mean = (total[width::every] - total[: grains - width + 1 : every]).max(axis=0) / width
+        if width > 2:
+            halves = halves[:-1:2] + halves[1::2]
+        mean = late.max(axis=0) if width == 1 else (halves[:-1] + halves[1:]).max(axis=0) / width
         error = sigma * np.sqrt(1.0 if width == 1 else memory / width)
         passes = mean >= np.maximum(settings.min_lateness, z * error)
         better = passes & (mean / error > surest)

@@ -87,8 +87,7 @@ def block_work(block: StepBlock, recipe: Recipe) -> BlockWork:
     work = cycle
     for name in recipe.special:
         work = work - np.nan_to_num(block.columns[name], nan=0.0)
-    # A sum is NaN when any part of it is: the cheapest look at the whole block.
-    whole = bool(np.isfinite(work.sum(dtype=np.float64)))
+    whole = all_finite(work)
     rows = np.arange(len(block.steps))
     if not whole:
         recorded = ~np.isnan(work)
@@ -99,6 +98,12 @@ def block_work(block: StepBlock, recipe: Recipe) -> BlockWork:
     if blocked is not None and len(rows):
         transfer = np.nan_to_num(np.fmin.reduce(blocked, axis=1), nan=0.0)
     return BlockWork(block.steps[rows], rows, work, cycle, transfer, whole)
+
+
+def all_finite(values: Singles) -> bool:
+    """Whether nothing is NaN or infinite: a sum is when any part of it is, the cheapest look at a whole block."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(values.sum()))
 
 
 def _first_known(block: StepBlock, names: tuple[str, ...]) -> Singles | None:
