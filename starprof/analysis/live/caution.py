@@ -8,7 +8,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from starprof.analysis.arrays import Ints
-from starprof.analysis.noise import MAX_POOLED_RANKS, Noise
+from starprof.analysis.noise import MANY_RANKS, MAX_POOLED_RANKS, ROBUST_EFFICIENCY, Noise
 from starprof.analysis.settings import Settings
 
 STEADIER_HALF = 0.8
@@ -49,14 +49,19 @@ def _cautious_bar(noise: Noise, level_variance: float, ranks: int, settings: Set
     """The constant lateness that healthy differences may explain, where noise hides how large they are.
 
     Their variance is that of the ranks' levels less that of the levels' noise. Where the noise is the larger part,
-    what is left says little: it counts for as many ranks as give a variance of that error without noise.
+    what is left says little: it counts for as many ranks as give a variance of that error without noise. What is not
+    known of them is as `settings` expect; without noise the bar is the one that was measured.
     """
-    likely = max(noise.spread, settings.prior_spread) ** 2
-    known = max(ranks - 2.0, 0.0) * (likely / (likely + level_variance)) ** 2
-    weight = settings.prior_spread_weight
-    spread = np.sqrt((weight * settings.prior_spread**2 + known * noise.spread**2) / (weight + known))
+    many = ranks >= MANY_RANKS
+    freedom = ranks - (2.0 if many else 1.0)
+    seen = freedom if many else ROBUST_EFFICIENCY * freedom
+    weight, expected = settings.prior_spread_weight, settings.prior_spread**2
+    measured = max(0.0, ((weight + seen) * noise.spread**2 - weight * expected) / max(seen, 1e-9))
+    likely = max(measured, expected)
+    known = (likely / (likely + level_variance)) ** 2
+    spread = np.sqrt((weight * expected + known * seen * measured) / (weight + known * seen))
     rate = settings.spread_false_alarm_rate / max(1, ranks)
-    return max(noise.spread_bar, float(student.isf(rate, weight + known) * spread))
+    return max(noise.spread_bar, float(student.isf(rate, weight + known * freedom) * spread))
 
 
 def _cautious_memory(memory: float, held: int, ranks: int) -> float:
