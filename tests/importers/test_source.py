@@ -39,7 +39,11 @@ def test_head_of_a_cut_gzip_file_is_what_is_left(tmp_path):
     assert data.startswith(head)
 
 
-@pytest.mark.parametrize("data", [b"\x1f\x8b", b"\x1f\x8b\x08\x00garbage", gzip.compress(b"x" * 100)[:-4]])
+@pytest.mark.parametrize(
+    "data",
+    [b"\x1f\x8b", b"\x1f\x8b\x08\x00garbage", gzip.compress(b"x" * 100)[:-4]],
+    ids=["magic only", "garbage", "cut"],
+)
 def test_damaged_gzip_is_one_line(tmp_path, data):
     with pytest.raises(InputError, match=r"cut off or damaged|can't be read"), made(tmp_path, data).open() as stream:
         stream.read()
