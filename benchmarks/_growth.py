@@ -29,9 +29,9 @@ from browser import chromium
 
 SIZE = {"width": 900, "height": 400}
 SERIES = (
-    ("arrays", "scan_s", "scan_peak_mb", "scan and its verdict, from arrays", "#1f77b4"),
-    ("arrays", "whole_s", "peak_mb", "whole diagnosis, from arrays", "#2ca02c"),
-    ("run file", "whole_s", "peak_mb", "whole diagnosis, from a run file", "#d62728"),
+    ("arrays", "scan_cpu_s", "scan_peak_mb", "scan and its verdict, from arrays", "#1f77b4"),
+    ("arrays", "whole_cpu_s", "peak_mb", "whole diagnosis, from arrays", "#2ca02c"),
+    ("run file", "whole_cpu_s", "peak_mb", "whole diagnosis, from a run file", "#d62728"),
 )
 PAGE = """<!DOCTYPE html><meta charset="utf-8"><div id="chart"></div><script src="{library}"></script><script>
 Plotly.newPlot("chart", {figure}).then(() => {{ document.documentElement.dataset.drawn = "yes"; }});
@@ -58,7 +58,7 @@ def figure(lines: Sequence[Line]) -> go.Figure:
             )
             chart.add_trace(trace, row=1, col=column)
     chart.update_xaxes(type="log", title="rank-steps", dtick=1, exponentformat="power")
-    chart.update_yaxes(type="log", title="wall time, s", row=1, col=1, dtick=1)
+    chart.update_yaxes(type="log", title="CPU time, s", row=1, col=1, dtick=1)
     chart.update_yaxes(title="peak of resident memory, MB", rangemode="tozero", row=1, col=2)
     chart.update_layout(
         template="plotly_white",
