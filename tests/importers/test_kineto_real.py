@@ -13,6 +13,8 @@ pytest.importorskip("torch")
 from starprof.analysis import diagnose
 from starprof.importers.load import load
 
+pytestmark = pytest.mark.alone
+
 JOB = Path(__file__).with_name("traced_job.py")
 DELAY_S = 0.15
 
