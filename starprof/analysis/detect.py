@@ -195,7 +195,8 @@ def _is_late(part: LateInterval, noise: Noise, z: float, settings: Settings) -> 
     length = part.end - part.start
     if length < least_steps(noise, settings) or part.excess < settings.min_lateness:
         return False
-    if part.z < z + noise.margin(z, length, settings.noise_margin_z):
+    # Its bounds were chosen where noise is highest: of a heavy tail, one excursion.
+    if part.z < z + noise.margin(z, length, settings.excursion_margin_z):
         return False
     if part.late_windows < settings.min_late_windows:
         return False

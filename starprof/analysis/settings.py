@@ -25,6 +25,8 @@ class Settings:
         noise_margin_z: most that is added to that test's z for tails heavier than normal. A mean over many independent
             steps of noise with measured, thin tails needs far less (`noise.Noise.margin`): with the whole of it one
             rank of 16 that becomes 1.06x slow in a CV of 5 % passes in 200 steps only in every other run.
+        excursion_margin_z: the same for a stretch that was chosen for its lateness, with bounds of its own: of a heavy
+            tail it may be one excursion, which a few steps do not average out.
         spread_false_alarm_rate: probability that the constant differences of healthy ranks alone make one of them pass
             for chronically slow (before its cost is looked at). Kept from some dozens of ranks on; eight ranks that
             differ by several times `prior_spread` pass several times as often.
@@ -70,6 +72,7 @@ class Settings:
     lateness_cap: float = 1.0
     false_alarm_rate: float = 1e-4
     noise_margin_z: float = 1.5
+    excursion_margin_z: float = 8.0
     spread_false_alarm_rate: float = 5e-4
     prior_spread: float = 0.01
     prior_spread_weight: float = 4.0

@@ -57,6 +57,12 @@ def test_heavy_tailed_noise_accuses_nobody(seed):
     assert blamed(verdict_of(ranks=4, steps=300, seed=seed, **recipe)) == set()
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_one_long_excursion_of_a_heavy_tail_with_a_memory_accuses_nobody(seed):
+    recipe = {"cv": 0.09, "heavy_tail": True, "ar1": 0.6, "spread": 0.014, "counters": False}
+    assert blamed(verdict_of(ranks=160, steps=400, seed=seed, **recipe)) == set()
+
+
 def test_ranks_that_always_differ_a_little_are_no_news():
     assert verdict_of(ranks=16, spread=0.015, steps=1000, cv=0.01, counters=False).verdict == "none"
 
