@@ -7,10 +7,10 @@ import pytest
 from schedules import FAULTS, MODES, play
 from world import World
 
-from starprof.sync.policies import create
+from starprof.sync.policies import Gradient, create
 from starprof.sync.protocol.coordinator import Coordinator
 from starprof.sync.protocol.member import Apply, Begin, Fetch, Member, PullState, Reduce, Send
-from starprof.sync.protocol.messages import Abort, Answer, Arrive, Close, Commit, Prepare, Query, Rejoin, Take
+from starprof.sync.protocol.messages import Abort, Answer, Arrive, Close, Commit, Hello, Prepare, Query, Rejoin, Take
 from starprof.sync.protocol.rounds import among
 
 
@@ -286,3 +286,15 @@ def test_pulling_replaces_everything_that_was_handed_in():
     assert PullState(1, 2) in member.told(Rejoin(2, 2, 1))
     member.pulled(7, [])
     assert (member.version, member.hello().handed_in) == (7, ())
+
+
+def test_a_new_coordinator_uses_what_was_folded_before_and_keeps_waiting_with_the_rest():
+    coordinator = Coordinator(range(2), epoch=2)
+    coordinator.switch(lambda ranks, version: create("ssgd", ranks, {}, version))
+    folded, waiting = Gradient(0, 2, 5), Gradient(0, 3, 6)
+    both = {"epoch": 1, "held": 6, "native": False}
+    coordinator.told(Hello(0, handed_in=(folded, waiting), waits=True, number=4, **both))
+    sent = coordinator.told(Hello(1, number=3, **both))
+    (close,) = {message for _, message in sent if isinstance(message, Close)}
+    assert (close.round, close.gradients, close.weights) == (6, (folded,), (0.5,))
+    assert coordinator.policy.waiting == {0: waiting}

@@ -228,6 +228,13 @@ class Policy(ABC):
         self._wind_up(draft)
         return draft.decision()
 
+    def inherit(self, gradients: Sequence[Gradient]) -> Decision:
+        """Apply what a policy before this one has taken from workers that have gone on, and could not apply itself."""
+        draft = Draft()
+        if gradients:
+            self._apply(gradients, shared(len(gradients), len(self.members)), draft)
+        return draft.decision()
+
     def _wind_up(self, draft: Draft) -> None:  # noqa: B027 - most modes keep nothing but what waits
         """See `wind_up`."""
 

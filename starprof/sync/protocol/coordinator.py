@@ -311,11 +311,22 @@ class Coordinator:
                 self._rounds.recover(number)
         self._back = self._make is None
         self.policy = self._policy(self.live, self._closed)
+        self._take_in(hellos, now_s)
+
+    def _take_in(self, hellos: list[Hello], now_s: float) -> None:
+        """What ranks have handed in to the coordinator before, and whoever still waits for its word."""
+        assert self.policy is not None
+        unused = {h.rank: [g for g in h.handed_in if not self._rounds.uses(g)] for h in hellos}
+        waiting = {
+            h.rank: unused[h.rank].pop()
+            for h in hellos
+            if h.waits and unused[h.rank] and unused[h.rank][-1].number == h.number - 1
+        }
+        self._carry_out(self.policy.inherit([g for rank in self.live for g in unused[rank]]))
         for hello in hellos:
-            for gradient in hello.handed_in:
-                if not self._rounds.uses(gradient):
-                    self._arrived(gradient, now_s)
-            if hello.waits and not hello.handed_in:
+            if hello.rank in waiting:
+                self._arrived(waiting[hello.rank], now_s)
+            elif hello.waits:
                 # Its gradient is used; whatever the policy of before held it back for is not known any more.
                 self._tell(hello.rank, Go(self.epoch, hello.number - 1, self._closed, kept=True))
 
