@@ -44,7 +44,6 @@ class World:
         self.computing = {}
         self.native_begun = dict.fromkeys(self.names, -1)
         self.void = set()
-        self.wakes = False
         for r in self.names:
             self._connect(r)
             self._do(r, self.members[r].boundary())
