@@ -18,11 +18,13 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import pickle
 import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,6 @@ import numpy as np
 from starprof.analysis.long.choice import MOST_RANK_STEPS, diagnosed
 from starprof.analysis.long.run import diagnose_long, judged_scan
 from starprof.analysis.long.scan import scan_run
-from starprof.analysis.synthetic import SyntheticRun
 from starprof.model.rundata import RunData, Steps
 from starprof.model.stepsource import StepBlock
 from starprof.model.verdict import Verdict
@@ -46,7 +47,7 @@ ALLOWED_MB = 300
 SLOW, SLOWDOWN = 17, 1.06
 SHORT, SHORT_SLOWDOWN, SHORT_STEPS = 5, 1.5, 100
 COLUMNS = ("dur_us", "blocked_us")
-RUN_FILE, DONE = "run.starprof", "done"
+RUN_FILE, SHELL, DONE = "run.starprof", "shell", "done"
 
 
 class FilesOnDisk:
@@ -54,10 +55,13 @@ class FilesOnDisk:
 
     def __init__(self, folder: Path, ranks: int, steps: int) -> None:
         self.folder, self.ranks = folder, ranks
-        empty = Steps(np.zeros(0, np.int64), {}, np.zeros((ranks, 0), np.int64))
-        self.shell = replace(SyntheticRun(ranks=ranks, steps=2, counters=False).data(), steps=empty)
         self.numbers = np.arange(steps)
         self.columns = COLUMNS
+
+    @cached_property
+    def shell(self) -> RunData:
+        """All of the run but its steps; unpickled, since what draws it would count as memory of the diagnosis."""
+        return pickle.loads((self.folder / SHELL).read_bytes())
 
     def blocks(self, first: int, end: int, size: int, columns: Sequence[str]) -> Iterator[StepBlock]:
         """Some steps, block by block."""
@@ -76,6 +80,11 @@ class FilesOnDisk:
 
     def make(self) -> None:
         """Write the files."""
+        from starprof.analysis.synthetic import SyntheticRun
+
+        empty = Steps(np.zeros(0, np.int64), {}, np.zeros((self.ranks, 0), np.int64))
+        shell = replace(SyntheticRun(ranks=self.ranks, steps=2, counters=False).data(), steps=empty)
+        (self.folder / SHELL).write_bytes(pickle.dumps(shell))
         rng = np.random.default_rng(0)
         level = (1.0 + 0.005 * rng.standard_normal((1, self.ranks))).astype(np.float32)
         total = len(self.numbers)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import spearmanr
 
 from starprof.analysis.counters import Counters, numbers
+from starprof.analysis.statistics import rank_correlation
 
 MIN_SAMPLES = 6
 MIN_MORE = 40
@@ -49,7 +49,7 @@ def leaks(counters: Counters) -> list[Leak]:
         settled = known[int(SETTLED * len(known)) :]
         if len(settled) < MIN_SAMPLES or settled[-1] < MIN_FACTOR * settled[0] or settled[-1] - settled[0] < MIN_MORE:
             continue
-        if float(spearmanr(np.arange(len(settled)), settled).statistic) < MIN_CORRELATION:
+        if rank_correlation(np.arange(float(len(settled))), settled) < MIN_CORRELATION:
             continue
         limits = numbers(rows, "fds_limit")
         limit = float(np.nanmax(limits)) if np.isfinite(limits).any() else float("nan")

@@ -12,12 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import norm
 
 from starprof.analysis.arrays import Bools, Floats
 from starprof.analysis.changepoint import Segment, onset, segments
 from starprof.analysis.noise import Noise, window_starts, window_widths
 from starprof.analysis.settings import Settings
+from starprof.analysis.statistics import normal_upper_quantile
 
 MIN_PAST_STEPS = 8
 ONSET_IS_START = 4
@@ -64,7 +64,7 @@ def least_steps(noise: Noise, settings: Settings) -> int:
 
 def normal_z(ranks: int, windows: int, settings: Settings) -> float:
     """Standard errors that normal noise alone exceeds nowhere, but for the agreed false-alarm rate."""
-    return float(norm.isf(settings.false_alarm_rate / max(1, ranks * windows)))
+    return normal_upper_quantile(settings.false_alarm_rate / max(1, ranks * windows))
 
 
 def noise_z(ranks: int, windows: int, settings: Settings) -> float:

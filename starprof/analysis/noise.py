@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import norm
-from scipy.stats import t as student
 
 from starprof.analysis.arrays import Bools, Floats, Ints
 from starprof.analysis.settings import Settings
+from starprof.analysis.statistics import normal_upper_quantile, student_upper_quantile
 
 MAD_TO_SIGMA = 1.4826
 SHORTEST_HALF = 1.349
@@ -105,7 +104,7 @@ def measure_noise(lateness: Floats, work: Floats, settings: Settings, excluded: 
     spread = np.sqrt((weight * settings.prior_spread**2 + known * measured) / (weight + known))
     # The fewer ranks there are, the less is known about how much they differ: Student's quantile.
     freedom = weight + len(usual) - (2 if len(usual) >= MANY_RANKS else 1)
-    z = float(student.isf(settings.spread_false_alarm_rate / ranks, freedom))
+    z = student_upper_quantile(settings.spread_false_alarm_rate / ranks, freedom)
     sigma = np.maximum(np.maximum(np.std(stepwise, axis=1), pooled), 1e-6)
     skew, tails = _shape(pool)
     return Noise(sigma, memory, float(spread), float(z * spread), skew, tails, steps)
@@ -207,7 +206,7 @@ def _restlessness(residual: Floats, sigma: float, memory: float, settings: Setti
         mean = (total[:, first + width] - total[:, first]) / width
         furthest = max(furthest, float(np.abs(mean).max()) * np.sqrt(width / (memory * sigma**2 + 1e-18)))
         windows += len(first)
-    usual = float(norm.isf(RARE / max(1, 2 * windows * ranks)))
+    usual = normal_upper_quantile(RARE / max(1, 2 * windows * ranks))
     return max(1.0, furthest / usual)
 
 

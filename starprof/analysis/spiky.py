@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import binom, norm
 
 from starprof.analysis.arrays import Bools, Floats, Ints
 from starprof.analysis.comparison import Comparison
@@ -22,6 +21,7 @@ from starprof.analysis.shapes import (
 )
 from starprof.analysis.slowness import Slowness
 from starprof.model.verdict import FindingKind
+from starprof.analysis.statistics import binomial_at_least, normal_upper_tail
 
 MIN_CONCENTRATED = 5
 CONCENTRATED_P = 1e-4
@@ -67,7 +67,7 @@ def _has_most(high: Bools, row: int, apart: int) -> bool:
     if mine < MAX_ROTATING_SHARE * (mine + len(hit) - 1):
         return False
     total, ranks = sum(_excursions(np.flatnonzero(high[other]), apart) for other in hit), len(high)
-    chance = float(binom.sf(mine - 1, total, 1.0 / ranks)) * ranks
+    chance = binomial_at_least(mine, total, 1.0 / ranks) * ranks
     return mine >= max(MIN_CONCENTRATED, MAX_ROTATING_SHARE * total) and chance < CONCENTRATED_P
 
 
@@ -168,7 +168,7 @@ def _by_noise(comparison: Comparison) -> float:
     lateness = comparison.lateness
     bars = HALF_HEIGHT * spike_bars(lateness, comparison.settings)
     sigma = np.maximum(robust_sigma(lateness), np.finfo(np.float64).tiny)
-    expected: float = SKEW * lateness.shape[1] * float(np.nansum(norm.sf(bars / sigma)))
+    expected: float = SKEW * lateness.shape[1] * float(np.nansum(normal_upper_tail(bars / sigma)))
     return float(expected + NOISE_Z * np.sqrt(expected))
 
 

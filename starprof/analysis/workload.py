@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import spearmanr, theilslopes
 
 from starprof.analysis.arrays import Bools, Floats
+from starprof.analysis.statistics import median_slope, rank_correlation
 
 SIZES = ("tokens", "samples", "micro_batches")
 FEW_SIZES = 12
@@ -66,10 +66,10 @@ def _by_value(values: Floats, which: np.ndarray[tuple[int], np.dtype[np.intp]], 
 
 def _by_fit(values: Floats, size: Floats, what: str) -> Workload | None:
     """Many sizes: the time grows with a power of the size, fitted by the median of slopes (Theil-Sen)."""
-    if abs(float(spearmanr(size, values).statistic)) < MIN_CORRELATION:
+    if abs(rank_correlation(size, values)) < MIN_CORRELATION:
         return None
     picked = np.unique(np.linspace(0, len(values) - 1, MAX_FITTED).astype(int))
-    slope = float(theilslopes(values[picked], size[picked])[0])
+    slope = median_slope(size[picked], values[picked])
     if slope <= 0:
         return None
     effect = slope * (size - np.median(size))

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from math import comb
 
 import numpy as np
-from scipy import stats
 
 from starprof.analysis.arrays import Floats, Ints
 from starprof.analysis.calls import words
@@ -22,6 +21,7 @@ from starprof.analysis.trace_settings import CallSettings
 from starprof.model.collectives import MUTUAL, SEND_RECV
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Cost, Finding, Verdict
+from starprof.analysis.statistics import binomial_at_least
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _suspect(group: Group, unit_us: float, settings: Settings) -> Suspect | None
     last = is_last(per_unit, late)
     count, ranks = len(last), len(group.rows)
     sets = comb(ranks, len(late))
-    chance = float(stats.binom.sf(int(last.sum()) - 1, count, len(late) / ranks)) * sets
+    chance = binomial_at_least(int(last.sum()), count, len(late) / ranks) * sets
     persistent = float((last & (lateness >= settings.min_lateness * unit_us)).mean())
     doubt = ""
     if persistent < settings.min_late_windows:

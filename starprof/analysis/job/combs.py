@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import binom
 
 from starprof.analysis.arrays import Ints
+from starprof.analysis.statistics import binomial_at_least
 
 MIN_HITS = 4
 HIT_SHARE = 0.8
@@ -72,5 +72,5 @@ def _comb_at(columns: Ints, period: int, total: int, trials: int) -> Comb | None
     if len(places) < HIT_SHARE * expected:
         return None
     density = min(1.0, len(columns) * (2 * slack + 1) / total)
-    by_chance = float(binom.sf(len(places) - 1, expected, density)) * trials * period * (total / (expected * period))
+    by_chance = binomial_at_least(len(places), expected, density) * trials * period * (total / (expected * period))
     return Comb(hits, period) if by_chance <= CHANCE else None

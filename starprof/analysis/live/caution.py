@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from scipy.stats import t as student
 
 from starprof.analysis.arrays import Ints
 from starprof.analysis.noise import MANY_RANKS, MAX_POOLED_RANKS, ROBUST_EFFICIENCY, Noise
 from starprof.analysis.settings import Settings
+from starprof.analysis.statistics import student_upper_quantile
 
 STEADIER_HALF = 0.8
 """Mean of the lower half of normal values lies this many standard deviations below their mean."""
@@ -61,7 +61,7 @@ def _cautious_bar(noise: Noise, level_variance: float, ranks: int, settings: Set
     known = (likely / (likely + level_variance)) ** 2
     spread = np.sqrt((weight * expected + known * seen * measured) / (weight + known * seen))
     rate = settings.spread_false_alarm_rate / max(1, ranks)
-    return max(noise.spread_bar, float(student.isf(rate, weight + known * freedom) * spread))
+    return max(noise.spread_bar, float(student_upper_quantile(rate, weight + known * freedom) * spread))
 
 
 def _cautious_memory(memory: float, held: int, ranks: int) -> float:

@@ -7,13 +7,13 @@ from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
-from scipy.stats import norm
 
 from starprof.analysis.arrays import Bools, Floats, Ints
 from starprof.analysis.detect import MIN_PAST_STEPS, least_steps
 from starprof.analysis.live.ring import Ring
 from starprof.analysis.noise import Noise
 from starprof.analysis.settings import Settings
+from starprof.analysis.statistics import normal_upper_quantile
 
 SUDDEN_STEPS = 3
 WIDTHS = np.array([10, 14, 20, 24, 28, 34, 48, 68, 96, 136, 192, 256])
@@ -80,7 +80,7 @@ def live_z(ranks: int, settings: Settings) -> float:
 
     Every step is a look. Windows of other widths that end in the same step hold the same noise and count for no more.
     """
-    return float(norm.isf(settings.live_false_alarm_rate / (ranks * settings.live_horizon_steps)))
+    return normal_upper_quantile(settings.live_false_alarm_rate / (ranks * settings.live_horizon_steps))
 
 
 def look(ring: Ring, since: Ints, noise: Noise, shape: Noise, settings: Settings) -> Alarms:

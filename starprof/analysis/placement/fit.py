@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from starprof.analysis.arrays import Floats, Ints
 from starprof.analysis.placement.runs import Design, dummies
+from starprof.analysis.statistics import student_upper_quantile
 
 HUBER = 1.345
 """95 % efficient where the noise is normal (P. Huber, Robust Statistics, 1981)."""
@@ -133,4 +133,4 @@ def half_width(fit: Fit, looks: int, level: float) -> float:
     """Standard errors to either side so that all `looks` intervals hold together."""
     if fit.freedom < 1:
         return float("inf")
-    return float(stats.t.ppf(1.0 - (1.0 - level) / (2 * max(looks, 1)), fit.freedom))
+    return student_upper_quantile((1.0 - level) / (2 * max(looks, 1)), fit.freedom)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy import stats
 
 from starprof.analysis.arrays import Floats
+from starprof.analysis.statistics import normal_upper_quantile, student_upper_quantile
 
 RESAMPLES = 1000
 SEED = 20
@@ -34,5 +34,5 @@ def mean_interval(values: Floats) -> tuple[float, float]:
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(of_block[drawn].mean(axis=1), [tail, 1 - tail])
     free = count / length - 1
-    wider = float(stats.t.ppf(1 - tail, max(free, 1.0)) / stats.norm.ppf(1 - tail)) * (1 + 1 / max(free, 1.0)) ** 0.5
+    wider = student_upper_quantile(tail, max(free, 1.0)) / normal_upper_quantile(tail) * (1 + 1 / max(free, 1.0)) ** 0.5
     return mean + (float(low) - mean) * wider, mean + (float(high) - mean) * wider

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import norm
 
 from starprof.analysis.arrays import Bools, Floats, Ints
 from starprof.analysis.changepoint import Segment, onset, segments
 from starprof.analysis.noise import MAD_TO_SIGMA, memory_of, without_steps
 from starprof.analysis.settings import Settings
 from starprof.analysis.workers.fleet import Fleet
+from starprof.analysis.statistics import normal_upper_quantile
 
 MIN_CHANGE = 0.14
 """Least lasting change, as a logarithm (15 %): public fleets of such workers differ by 10 % with nobody slow."""
@@ -120,7 +120,7 @@ def _search(relative: Floats, settings: Settings) -> tuple[list[Event], Floats]:
     typical_memory = float(np.median([memory for _, memory in noise]))
     wander = _wander(relative)
     cells = relative.size / settings.min_slow_steps
-    z = float(norm.isf(settings.false_alarm_rate / max(1.0, cells))) + settings.noise_margin_z
+    z = normal_upper_quantile(settings.false_alarm_rate / max(1.0, cells)) + settings.noise_margin_z
     found, base = [], np.zeros(len(relative))
     for row, (seen, (sigma, memory)) in enumerate(zip(columns, noise, strict=True)):
         own = _Noise(max(sigma, typical_sigma), max(memory, typical_memory))
