@@ -80,7 +80,7 @@ class Settings:
     min_late_windows: float = 0.7
     min_cost_share: float = 0.045
     stands_out: float = 0.8
-    min_plain_cost_share: float = 0.0005
+    min_plain_cost_share: float = 0.0002
     chronic_cost_by_ranks: float = 0.6
     min_run_cost_share: float = 0.005
     min_spike: float = 0.3
