@@ -1,0 +1,1 @@
+"""Synchronisation modes on running jobs: the coordinator's process, and the engine in every rank."""
