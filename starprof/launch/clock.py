@@ -12,7 +12,8 @@ import time
 from dataclasses import dataclass
 
 from starprof.errors import TransportError
-from starprof.launch.wire import PING, PONG, Channel
+from starprof.launch.kinds import PING, PONG
+from starprof.wire.channel import Channel
 
 PINGS = 8
 _STAMPS = struct.Struct("<qq")

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from starprof.errors import TransportError
-from starprof.launch import clock, wire
+from starprof.launch import clock, kinds
 from starprof.launch.incoming import Incoming
 from starprof.launch.journal import Journal
 from starprof.launch.plan import Plan
-from starprof.launch.wire import Channel
+from starprof.wire.channel import HANDSHAKE_S, Channel, accept, as_object, hang_up, tune
 
 MAX_UNPROVEN = 16
 """Connections that have not proven themselves; the oldest makes room for a new one."""
@@ -112,7 +112,7 @@ class Receiver:
 
     def close(self) -> None:
         """Stop listening and drop all nodes."""
-        wire.hang_up(self._listener)
+        hang_up(self._listener)
         with self._lock:
             channels = [p.channel for p in self._peers.values() if p.channel is not None]
         for channel in channels:
@@ -131,7 +131,7 @@ class Receiver:
                 self._unproven.append(sock)
                 oldest = self._unproven.pop(0) if len(self._unproven) > MAX_UNPROVEN else None
             if oldest is not None:
-                wire.hang_up(oldest)
+                hang_up(oldest)
             threading.Thread(target=self._serve, args=(sock,), name="node", daemon=True).start()
 
     def _serve(self, sock: socket.socket) -> None:
@@ -139,8 +139,8 @@ class Receiver:
         peer: Peer | None = None
         channel: Channel | None = None
         try:
-            wire.tune(sock)
-            channel = wire.accept(sock, self._secret)
+            tune(sock)
+            channel = accept(sock, kinds.NODE_0, self._secret)
             self._proven(sock)
             peer = self._admit(channel)
             if peer is not None:
@@ -149,7 +149,7 @@ class Receiver:
             pass  # the node comes back and goes on where it was; a stranger gets nothing
         finally:
             self._proven(sock)
-            wire.hang_up(sock)
+            hang_up(sock)
             with self._lock:
                 if peer is not None and peer.channel is channel:
                     peer.channel = None
@@ -160,8 +160,8 @@ class Receiver:
                 self._unproven.remove(sock)
 
     def _admit(self, channel: Channel) -> Peer | None:
-        kind, wish = channel.receive_json(wire.HANDSHAKE_S)
-        if kind != wire.JOIN:
+        kind, wish = channel.receive_json(HANDSHAKE_S)
+        if kind != kinds.JOIN:
             raise TransportError("a node did not say who it is")
         with self._lock:
             found = self._place(wish)
@@ -170,11 +170,11 @@ class Receiver:
                 former, found.channel = found.channel, channel
                 found.seen_s = time.monotonic()
         if isinstance(found, str):
-            channel.send_json(wire.REFUSED, reason=found)
+            channel.send_json(kinds.REFUSED, reason=found)
             return None
         if former is not None:
             former.close()  # the node lost its connection and we had not noticed yet
-        channel.send_json(wire.WELCOME, node=found.node, run_id=self.run_id)
+        channel.send_json(kinds.WELCOME, node=found.node, run_id=self.run_id)
         return found
 
     def _place(self, wish: dict[str, Any]) -> Peer | str:
@@ -201,21 +201,21 @@ class Receiver:
         while True:
             kind, payload = channel.receive(IDLE_S)
             peer.seen_s = time.monotonic()
-            if kind == wire.PING:
+            if kind == kinds.PING:
                 clock.answer(channel)
-            elif kind == wire.OFFER:
-                have = incoming.offer(wire.as_object(payload))
+            elif kind == kinds.OFFER:
+                have = incoming.offer(as_object(payload))
                 if have is None:
-                    channel.send(wire.STORED)
+                    channel.send(kinds.STORED)
                 else:
-                    channel.send_json(wire.WANT, offset=have)
-            elif kind == wire.CHUNK:
+                    channel.send_json(kinds.WANT, offset=have)
+            elif kind == kinds.CHUNK:
                 incoming.append(payload)
-            elif kind == wire.DONE:
-                channel.send(wire.STORED if incoming.finish(payload) else wire.BAD)
-            elif kind == wire.BYE:
+            elif kind == kinds.DONE:
+                channel.send(kinds.STORED if incoming.finish(payload) else kinds.BAD)
+            elif kind == kinds.BYE:
                 peer.done = True
-                channel.send(wire.FAREWELL)
+                channel.send(kinds.FAREWELL)
                 return
             else:
                 raise TransportError(f"a node sent a message of the unknown kind {kind}")

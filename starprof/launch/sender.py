@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from starprof.errors import SpoolError, TransportError
-from starprof.launch import clock, wire
+from starprof.launch import clock, kinds
 from starprof.launch.journal import Journal
 from starprof.launch.plan import Plan
-from starprof.launch.wire import Channel
 from starprof.spool.segment import SegmentWriter, list_segments
+from starprof.wire.channel import Channel, as_object, connect
+from starprof.wire.frames import RejectedError
 
 OPEN_S = 30.0
 """Node 0 may start this much later than we do."""
@@ -76,7 +77,7 @@ class Sender:
         while sender._channel is None:
             try:
                 sender._channel = sender._connect()
-            except wire.RejectedError:
+            except RejectedError:
                 raise
             except (TransportError, OSError) as error:
                 if time.monotonic() > deadline_s:
@@ -124,12 +125,12 @@ class Sender:
             channel.close()
 
     def _connect(self) -> Channel:
-        channel = wire.connect(self._address, self._secret, CONNECT_S)
+        channel = connect(self._address, kinds.NODE_0, self._secret, CONNECT_S)
         try:
-            channel.send_json(wire.JOIN, node=self._wanted, host=socket.gethostname(), recorder=self._recorder)
+            channel.send_json(kinds.JOIN, node=self._wanted, host=socket.gethostname(), recorder=self._recorder)
             kind, reply = channel.receive_json(REPLY_S)
-            if kind == wire.REFUSED:
-                raise wire.RejectedError(f"node 0 refused this node: {reply.get('reason')}")
+            if kind == kinds.REFUSED:
+                raise RejectedError(f"node 0 refused this node: {reply.get('reason')}")
             self._settle(kind, reply)
         except BaseException:
             channel.close()
@@ -138,7 +139,7 @@ class Sender:
 
     def _settle(self, kind: int, reply: dict[str, Any]) -> None:
         node, run_id = reply.get("node"), reply.get("run_id")
-        if kind != wire.WELCOME or not isinstance(node, int) or not isinstance(run_id, str):
+        if kind != kinds.WELCOME or not isinstance(node, int) or not isinstance(run_id, str):
             raise TransportError("node 0 did not say which node we are")
         self.node = self._wanted = node
         self.run_id = run_id
@@ -152,7 +153,7 @@ class Sender:
                 self._gone = False
                 delay_s = FIRST_DELAY_S
                 self._session(self._channel)
-            except wire.RejectedError as error:
+            except RejectedError as error:
                 self._refused = str(error)
                 return
             except (TransportError, OSError) as error:
@@ -192,26 +193,26 @@ class Sender:
             data = path.read_bytes()
         except OSError as error:
             raise SpoolError(f"can't read {path}: {error.strerror}") from error
-        channel.send_json(wire.OFFER, name=path.name, size=len(data))
+        channel.send_json(kinds.OFFER, name=path.name, size=len(data))
         kind, reply = channel.receive(REPLY_S)
-        if kind == wire.WANT:
-            offset = wire.as_object(reply).get("offset")
+        if kind == kinds.WANT:
+            offset = as_object(reply).get("offset")
             if not isinstance(offset, int) or not 0 <= offset <= len(data):
                 raise TransportError("node 0 wants a part of a file that does not exist")
             for at in range(offset, len(data), _CHUNK_BYTES):
-                channel.send(wire.CHUNK, data[at : at + _CHUNK_BYTES])
+                channel.send(kinds.CHUNK, data[at : at + _CHUNK_BYTES])
                 self._progress_s = time.monotonic()
-            channel.send(wire.DONE, hashlib.sha256(data).digest())
+            channel.send(kinds.DONE, hashlib.sha256(data).digest())
             kind, _ = channel.receive(REPLY_S)
             self._sent_bytes += len(data) - offset
-        if kind != wire.STORED:
+        if kind != kinds.STORED:
             raise TransportError("node 0 could not store a file")
         self._progress_s = time.monotonic()
         path.unlink()
 
     def _say_bye(self, channel: Channel) -> None:
-        channel.send(wire.BYE)
+        channel.send(kinds.BYE)
         kind, _ = channel.receive(REPLY_S)
-        if kind != wire.FAREWELL:
+        if kind != kinds.FAREWELL:
             raise TransportError("node 0 did not take the good-bye")
         self._done = True

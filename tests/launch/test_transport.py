@@ -10,7 +10,7 @@ import pytest
 from launch_lab import wait_for
 
 from starprof.errors import TransportError
-from starprof.launch import clock, wire
+from starprof.launch import clock, kinds
 from starprof.launch.incoming import Incoming
 from starprof.launch.journal import Journal
 from starprof.launch.plan import Plan
@@ -20,6 +20,8 @@ from starprof.model.schema import BY_NAME, row
 from starprof.spool.frame import frames, json_frame
 from starprof.spool.layout import Spool
 from starprof.spool.segment import SegmentWriter
+from starprof.wire import channel as wire
+from starprof.wire.frames import Frames, RejectedError
 
 SECRET = b"a secret of the test"
 
@@ -76,29 +78,29 @@ def received(spool):
 
 class TestHandshake:
     def test_both_know_the_secret(self, node0):
-        channel = wire.connect(node0.address, SECRET, 5)
-        channel.send_json(wire.JOIN, node=3, host="h", recorder="x")
-        assert channel.receive_json(5) == (wire.WELCOME, {"node": 3, "run_id": "r" * 32})
+        channel = wire.connect(node0.address, kinds.NODE_0, SECRET, 5)
+        channel.send_json(kinds.JOIN, node=3, host="h", recorder="x")
+        assert channel.receive_json(5) == (kinds.WELCOME, {"node": 3, "run_id": "r" * 32})
         channel.close()
 
     def test_wrong_secret_is_refused(self, node0):
-        with pytest.raises(wire.RejectedError, match="does not accept the secret"):
-            wire.connect(node0.address, b"another secret", 5)
+        with pytest.raises(RejectedError, match="does not accept the secret"):
+            wire.connect(node0.address, kinds.NODE_0, b"another secret", 5)
 
     def test_node_0_must_prove_itself_too(self):
         with socket.create_server(("127.0.0.1", 0)) as impostor:
 
             def answer():
                 sock, _ = impostor.accept()
-                sock.sendall(wire.MAGIC + bytes(32))
+                sock.sendall(kinds.NODE_0.magic + bytes(32))
                 sock.recv(64)
                 sock.sendall(bytes(32))
                 sock.close()
 
             thread = threading.Thread(target=answer)
             thread.start()
-            with pytest.raises(wire.RejectedError, match="is it node 0"):
-                wire.connect(impostor.getsockname(), SECRET, 5)
+            with pytest.raises(RejectedError, match="is it node 0"):
+                wire.connect(impostor.getsockname(), kinds.NODE_0, SECRET, 5)
             thread.join()
 
     def test_stranger_gets_a_nonce_and_no_more(self, node0):
@@ -107,7 +109,7 @@ class TestHandshake:
             got = b""
             with sock.makefile("rb") as stream, contextlib.suppress(ConnectionResetError):
                 got = stream.read()
-        assert len(got) in (0, len(wire.MAGIC) + wire.NONCE_BYTES)
+        assert len(got) in (0, kinds.NODE_0.greeting_bytes)
 
     def test_strangers_that_dawdle_do_not_keep_nodes_out(self, node0, joined):
         strangers = [socket.create_connection(node0.address) for _ in range(MAX_UNPROVEN + 20)]
@@ -137,20 +139,20 @@ class TestFrames:
     def pair(self):
         """A client's and a server's end."""
         left, right = socket.socketpair()
-        yield wire.Channel(left, b"a", b"b"), wire.Channel(right, b"b", b"a"), left, right
+        yield wire.Channel(left, Frames(b"a", b"b")), wire.Channel(right, Frames(b"b", b"a")), left, right
         left.close()
         right.close()
 
     def test_arrive_as_sent(self, pair):
         here, there, *_ = pair
-        here.send(wire.CHUNK, b"abc")
-        here.send_json(wire.OFFER, name="n")
-        assert there.receive(5) == (wire.CHUNK, b"abc")
-        assert there.receive_json(5) == (wire.OFFER, {"name": "n"})
+        here.send(kinds.CHUNK, b"abc")
+        here.send_json(kinds.OFFER, name="n")
+        assert there.receive(5) == (kinds.CHUNK, b"abc")
+        assert there.receive_json(5) == (kinds.OFFER, {"name": "n"})
 
     def test_changed_byte_is_noticed(self, pair):
         here, there, left, right = pair
-        here.send(wire.CHUNK, b"abc")
+        here.send(kinds.CHUNK, b"abc")
         data = bytearray(right.recv(1000))
         data[6] ^= 1
         left.sendall(data)
@@ -159,7 +161,7 @@ class TestFrames:
 
     def test_repeated_frame_is_noticed(self, pair):
         here, there, left, right = pair
-        here.send(wire.CHUNK, b"abc")
+        here.send(kinds.CHUNK, b"abc")
         data = right.recv(1000)
         left.sendall(data + data)
         there.receive(5)
@@ -189,7 +191,7 @@ class TestNodes:
 
     def test_clash_is_refused(self, joined):
         joined("a", node=5)
-        with pytest.raises(wire.RejectedError, match="node 5 is recorded by"):
+        with pytest.raises(RejectedError, match="node 5 is recorded by"):
             joined("b", node=5)
 
     def test_run_id_is_node_0s(self, joined):
@@ -264,8 +266,8 @@ class TestShipping:
 
     def test_node_that_vanished_is_named(self, node0, monkeypatch):
         monkeypatch.setattr("starprof.launch.receiver.MISSING_PATIENCE_S", 0.3)
-        channel = wire.connect(node0.address, SECRET, 5)
-        channel.send_json(wire.JOIN, node=4, host="far-away", recorder="x")
+        channel = wire.connect(node0.address, kinds.NODE_0, SECRET, 5)
+        channel.send_json(kinds.JOIN, node=4, host="far-away", recorder="x")
         channel.receive(5)
         channel.close()
         node0.begin_end(drained=True)
@@ -322,8 +324,8 @@ class TestClock:
         assert abs(offset.offset_ns - skew) <= offset.error_ns
 
     def test_one_machine_has_one_clock(self, node0):
-        channel = wire.connect(node0.address, SECRET, 5)
-        channel.send_json(wire.JOIN, node=None, host="h", recorder="x")
+        channel = wire.connect(node0.address, kinds.NODE_0, SECRET, 5)
+        channel.send_json(kinds.JOIN, node=None, host="h", recorder="x")
         channel.receive(5)
         offset = clock.measure(channel, 5)
         channel.close()

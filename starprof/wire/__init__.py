@@ -1,0 +1,1 @@
+"""Authenticated connections between starprof's own processes: the handshake, the frames, and a blocking channel."""
