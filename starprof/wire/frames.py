@@ -64,13 +64,13 @@ class ServerProof:
         self._nonce = os.urandom(NONCE_BYTES)
         self.greeting = service.magic + self._nonce
 
-    def admit(self, answer: bytes) -> tuple[bytes, Frames]:
+    def admit(self, answer: bytes | bytearray) -> tuple[bytes, Frames]:
         """What to send to a client that has answered with ANSWER_BYTES bytes, and the frames that follow.
 
         Raises:
             TransportError: it does not know the secret.
         """
-        nonces = self._nonce + answer[:NONCE_BYTES]
+        nonces = self._nonce + bytes(answer[:NONCE_BYTES])
         if not hmac.compare_digest(answer[NONCE_BYTES:], self._derived(b"client", nonces)):
             raise TransportError("a client did not know the secret")
         frames = Frames(self._derived(b"to client", nonces), self._derived(b"to server", nonces))
@@ -123,7 +123,9 @@ class ClientProof:
 class Frames:
     """Both directions of one connection: seals what is sent, and opens what has come, in order."""
 
-    def __init__(self, send_key: bytes, receive_key: bytes) -> None:
+    def __init__(self, send_key: bytes, receive_key: bytes, *, most_bytes: int = MAX_PAYLOAD_BYTES) -> None:
+        """Begin with no frame sent; a payload has `most_bytes` at most."""
+        self.most_bytes = most_bytes
         self._sends = Tagger(send_key)
         self._receives = Tagger(receive_key)
         self._sent = 0
@@ -137,7 +139,7 @@ class Frames:
         self._sent += 1
         return data + tag
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Bytes have come in."""
         self._buffer += data
 
@@ -151,7 +153,7 @@ class Frames:
         if len(buffer) < _HEADER.size:
             return None
         length, kind = _HEADER.unpack_from(buffer)
-        if length > MAX_PAYLOAD_BYTES:
+        if length > self.most_bytes:
             raise TransportError("the other side sent a frame that is too long")
         end = _HEADER.size + length
         if len(buffer) < end + TAG_BYTES:

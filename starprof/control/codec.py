@@ -1,0 +1,225 @@
+"""The messages of the round protocol as bytes: JSON arrays, read and written by the records' own type annotations.
+
+A record is an array of its fields in order. Where one of several records may stand, as at the top, its class's name
+comes first. Anything that does not fit the annotations is refused, so what comes out can be trusted to be well formed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from functools import cache
+from operator import attrgetter
+from types import NoneType, UnionType
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
+
+from starprof.errors import TransportError
+from starprof.sync.protocol.messages import ToCoordinator, ToRank
+
+MAX_MESSAGE_BYTES = 16 << 20
+"""A hello of a rank of hundreds that has missed a thousand rounds."""
+
+_MAX_TEXT = 4096
+_INT_LIMIT = 1 << 63
+
+_Read = Callable[[Any], Any]
+_Write = Callable[[Any], Any]
+
+
+def _refuse(what: object) -> Any:
+    raise TransportError(f"a message is not well formed: {str(what)[:80]}")
+
+
+_encode_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
+_decode_json = json.JSONDecoder(parse_constant=_refuse).decode
+
+
+def encode(message: ToRank | ToCoordinator) -> bytes:
+    """A message as bytes.
+
+    Raises:
+        TransportError: it holds what no message may hold, or is too long.
+    """
+    try:
+        data = _encode_json(_write_any(message)).encode()
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise TransportError(f"a {type(message).__name__} can't be sent: {error}") from error
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise TransportError(f"a {type(message).__name__} of {len(data)} bytes is too long to be sent")
+    return data
+
+
+def decode(data: bytes) -> ToRank | ToCoordinator:
+    """The message that some bytes mean.
+
+    Raises:
+        TransportError: they mean none.
+    """
+    if len(data) > MAX_MESSAGE_BYTES:
+        _refuse(f"{len(data)} bytes")
+    try:
+        value = _decode_json(data.decode("ascii"))
+    except (ValueError, RecursionError) as error:
+        raise TransportError("the other side sent something that is no message") from error
+    return cast("ToRank | ToCoordinator", _read_any(value))
+
+
+# One reader and one writer are made for every annotation, once.
+
+
+@cache
+def _reader(hint: Any) -> _Read:
+    if hint in _READERS:
+        return _READERS[hint]
+    if is_dataclass(hint):
+        return _record_reader(cast("type", hint))
+    choices = get_args(hint)
+    if get_origin(hint) is tuple:
+        return _tuple_reader(choices)
+    if get_origin(hint) in (Union, UnionType):
+        rest = _without_none(choices)
+        one = _reader(rest[0]) if len(rest) == 1 else _choice_reader(rest)
+        return one if len(rest) == len(choices) else lambda value: None if value is None else one(value)
+    raise TypeError(f"messages can't hold {hint}")
+
+
+@cache
+def _writer(hint: Any) -> _Write:
+    if hint in _READERS:
+        return _READERS[hint]  # what may be written is what may be read
+    if is_dataclass(hint):
+        return _record_writer(cast("type", hint))
+    choices = get_args(hint)
+    if get_origin(hint) is tuple:
+        return _tuple_writer(choices)
+    if get_origin(hint) in (Union, UnionType):
+        rest = _without_none(choices)
+        one = _writer(rest[0]) if len(rest) == 1 else _choice_writer(rest)
+        return one if len(rest) == len(choices) else lambda value: None if value is None else one(value)
+    raise TypeError(f"messages can't hold {hint}")
+
+
+def _without_none(choices: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(choice for choice in choices if choice is not NoneType)
+
+
+def _bool(value: Any) -> bool:
+    return value if type(value) is bool else bool(_refuse(value))
+
+
+def _int(value: Any) -> int:
+    return value if type(value) is int and -_INT_LIMIT <= value < _INT_LIMIT else int(_refuse(value))
+
+
+def _ints(values: Any) -> Any:
+    """Several at once: most of all messages is whole numbers, and a step of the training waits for them."""
+    for value in values:
+        if type(value) is not int or not -_INT_LIMIT <= value < _INT_LIMIT:
+            _refuse(value)
+    return values
+
+
+def _float(value: Any) -> float:
+    if type(value) is int and -_INT_LIMIT <= value < _INT_LIMIT:
+        return float(value)
+    return value if type(value) is float and math.isfinite(value) else float(_refuse(value))
+
+
+def _str(value: Any) -> str:
+    return value if type(value) is str and len(value) <= _MAX_TEXT else str(_refuse(value))
+
+
+_READERS: dict[Any, _Read] = {bool: _bool, int: _int, float: _float, str: _str}
+
+
+def _record_reader(record: type) -> _Read:
+    hints = get_type_hints(record)
+    kinds = [hints[field.name] for field in fields(record)]
+    readers = [_reader(kind) for kind in kinds]
+    count = len(readers)
+
+    def read(value: Any) -> Any:
+        if type(value) is not list or len(value) != count:
+            _refuse(value)
+        return record(*[one(part) for one, part in zip(readers, value)])  # noqa: B905 - as many, and it takes time
+
+    def read_ints(value: Any) -> Any:
+        if type(value) is not list or len(value) != count:
+            _refuse(value)
+        return record(*_ints(value))
+
+    return read_ints if set(kinds) == {int} else read
+
+
+def _record_writer(record: type) -> _Write:
+    hints = get_type_hints(record)
+    kinds = [hints[field.name] for field in fields(record)]
+    values_of = attrgetter(*[field.name for field in fields(record)])
+    writers = [_writer(kind) for kind in kinds]
+    if len(writers) == 1:
+        return lambda value: [writers[0](values_of(value))]
+    if set(kinds) == {int}:
+        return lambda value: _ints(values_of(value))
+    return lambda value: [one(part) for one, part in zip(writers, values_of(value))]  # noqa: B905
+
+
+def _tuple_reader(choices: tuple[Any, ...]) -> _Read:
+    if len(choices) == 2 and choices[1] is Ellipsis:
+        one = _reader(choices[0])
+        if choices[0] is int:
+            return lambda value: tuple(_ints(value)) if type(value) is list else _refuse(value)
+
+        def read_all(value: Any) -> tuple[Any, ...]:
+            if type(value) is not list:
+                _refuse(value)
+            return tuple([one(part) for part in value])
+
+        return read_all
+    readers = [_reader(choice) for choice in choices]
+
+    def read(value: Any) -> tuple[Any, ...]:
+        if type(value) is not list or len(value) != len(readers):
+            _refuse(value)
+        return tuple([one(part) for one, part in zip(readers, value, strict=True)])
+
+    return read
+
+
+def _tuple_writer(choices: tuple[Any, ...]) -> _Write:
+    if len(choices) == 2 and choices[1] is Ellipsis:
+        one = _writer(choices[0])
+        if choices[0] is int:
+            return _ints
+        return lambda value: [one(part) for part in value]
+    writers = [_writer(choice) for choice in choices]
+    return lambda value: [one(part) for one, part in zip(writers, value, strict=True)]
+
+
+def _choice_reader(records: tuple[Any, ...]) -> _Read:
+    readers = {record.__name__: _reader(record) for record in records}
+
+    def read(value: Any) -> Any:
+        if type(value) is not list or not value or type(value[0]) is not str or value[0] not in readers:
+            _refuse(value)
+        return readers[value[0]](value[1:])
+
+    return read
+
+
+def _choice_writer(records: tuple[Any, ...]) -> _Write:
+    writers = {record: (record.__name__, _writer(record)) for record in records}
+
+    def write(value: Any) -> list[Any]:
+        name, one = writers[type(value)]
+        return [name, *one(value)]
+
+    return write
+
+
+MESSAGES: tuple[type, ...] = (*get_args(ToRank), *get_args(ToCoordinator))
+"""Every record that may be sent."""
+
+_read_any = _choice_reader(MESSAGES)
+_write_any = _choice_writer(MESSAGES)
