@@ -2,8 +2,8 @@
 
 Version 0 is the layout from before the first release: step records had neither the user's named spans nor the
 hook's own time; version 1 had no imported runs; in version 2 every step had a start, and some files of it lack what was
-added meanwhile. Migrations run only when a file is opened for writing; a reader of
-an old file sees NULL in the columns that it lacks.
+added meanwhile; in version 3 nothing told of synchronisation modes. Migrations run only when a file is opened for
+writing; a reader of an old file sees NULL in the columns that it lacks.
 """
 
 from __future__ import annotations
@@ -33,6 +33,17 @@ MIGRATIONS: dict[int, tuple[str, ...]] = {
         "stage_time DOUBLE)",
         "ALTER TABLE process_sample ADD COLUMN IF NOT EXISTS fds BIGINT",
         "ALTER TABLE process_sample ADD COLUMN IF NOT EXISTS fds_limit BIGINT",
+    ),
+    3: (
+        "CREATE TABLE IF NOT EXISTS sync_update (node BIGINT, mono_ns BIGINT, attempt BIGINT, version BIGINT, "
+        "epoch BIGINT, retries BIGINT, mode VARCHAR, options VARCHAR, contributors VARCHAR, gradients BIGINT, "
+        "per_contributor VARCHAR, numbers VARCHAR, weights VARCHAR, staleness VARCHAR, samples VARCHAR, "
+        "weight_sum DOUBLE, staleness_max BIGINT, released VARCHAR, native BIGINT, finite BIGINT)",
+        "CREATE TABLE IF NOT EXISTS sync_switch (node BIGINT, mono_ns BIGINT, attempt BIGINT, epoch BIGINT, "
+        "version BIGINT, from_mode VARCHAR, from_options VARCHAR, to_mode VARCHAR, to_options VARCHAR, "
+        "asked_by VARCHAR, reason VARCHAR, took_us BIGINT)",
+        "CREATE TABLE IF NOT EXISTS sync_step (attempt BIGINT, rank BIGINT, step BIGINT, number BIGINT, "
+        "version BIGINT, waited_us BIGINT, updates BIGINT, skipped BIGINT)",
     ),
 }
 """Schema version -> the DDL that leads to the next one."""

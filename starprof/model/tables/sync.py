@@ -1,0 +1,87 @@
+"""Tables of synchronisation control: what was made of whose gradients, when the mode changed, and what it cost whom.
+
+Rows exist only where a job was moved to rounds; native steps leave none. Lists of ranks are written as everywhere
+(`0-3,8`), lists of values as `starprof.model.valuelists` does (`0*7,2`).
+"""
+
+from starprof.model.columns import (
+    AT,
+    ATTEMPT_KEY,
+    NODE_KEY,
+    RANK_KEY,
+    Table,
+    fact,
+    gauge,
+    key,
+    real,
+    text,
+)
+
+SYNC_UPDATE = Table(
+    31,
+    "sync_update",
+    """One row per round that a coordinator closed: an update of everybody's parameters. A round whose reduction failed
+is closed again: of the rows of one version that of the greatest epoch, of those that of most retries, and of those the
+newest is what was applied. The lists of values are in the order of the contributors, and of the numbers of one
+contributor's gradients.""",
+    (
+        NODE_KEY,
+        AT,
+        ATTEMPT_KEY,
+        key("version", "of the parameters that it was applied to; it made version + 1 of them"),
+        fact("epoch", "reign of the coordinator that closed it"),
+        fact("retries", "tries to reduce it before this one"),
+        text("mode", "synchronisation mode that decided"),
+        text("options", "of the mode, JSON; NULL for none"),
+        text("contributors", "ranks whose gradients went in, as a list such as 0-3,8"),
+        fact("gradients", "how many went in"),
+        text("per_contributor", "gradients of each contributor as a list of values; NULL: one of each"),
+        text("numbers", "number of each gradient within its rank"),
+        text("weights", "factor of each gradient"),
+        text("staleness", "updates between the parameters that each gradient was computed on and this one"),
+        text("samples", "samples that each gradient is the mean of"),
+        real("weight_sum", "sum of the weights: how much of a native step the update stands for"),
+        fact("staleness_max", "largest staleness, NULL without gradients"),
+        text("released", "ranks that went on with it, as a list; NULL: the contributors"),
+        fact("native", "1 when native steps follow it"),
+        fact("finite", "1 when the sum was finite, 0 when not (nothing was applied), NULL when not known"),
+    ),
+)
+
+SYNC_SWITCH = Table(
+    32,
+    "sync_switch",
+    "One row per change of the synchronisation mode; `native` is the framework's own all-reduce of all ranks.",
+    (
+        NODE_KEY,
+        AT,
+        ATTEMPT_KEY,
+        fact("epoch", "reign of the coordinator that changed it"),
+        fact("version", "of the parameters from which the new mode holds; NULL when the change did not come about"),
+        text("from_mode", "mode before"),
+        text("from_options", "of that mode, JSON; NULL for none"),
+        text("to_mode", "mode after"),
+        text("to_options", "of that mode, JSON; NULL for none"),
+        text("asked_by", "who wanted it: user, advisor or coordinator"),
+        text("reason", "why, in the words of who wanted it"),
+        gauge("took_us", "from the wish to the first update of the new mode, NULL when not measured"),
+    ),
+)
+
+SYNC_STEP = Table(
+    33,
+    "sync_step",
+    """What a rank did in a step while it was in rounds; joins with `step` on attempt, rank and step. Its batches are
+those it computed (one row each) and those it skipped.""",
+    (
+        ATTEMPT_KEY,
+        RANK_KEY,
+        key("step", "step of the rank"),
+        fact("number", "number of the gradient that it handed in, NULL for none"),
+        fact("version", "of its parameters at the end of the step"),
+        gauge("waited_us", "from handing its gradient in to its release"),
+        gauge("updates", "updates that it applied in the step: all but the last were replayed"),
+        gauge("skipped", "batches that it left out before the step, to catch up"),
+    ),
+    packed=True,
+)
