@@ -6,10 +6,23 @@ behind the engine's lock.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import replace
 from enum import Enum
 
 from starprof.sync.policies import Gradient
+from starprof.sync.protocol.actions import (
+    Action,
+    Apply,
+    Begin,
+    Deliver,
+    Fetch,
+    PullState,
+    Reduce,
+    Resume,
+    Send,
+    SkipLimit,
+)
+from starprof.sync.protocol.log import Entry, Log
 from starprof.sync.protocol.messages import (
     Abort,
     Answer,
@@ -17,75 +30,35 @@ from starprof.sync.protocol.messages import (
     Close,
     Commit,
     Failed,
+    Gathered,
     Go,
     Hello,
     Leave,
+    Meet,
+    Pause,
     Prepare,
     Prepared,
     Query,
     Rejoin,
     Take,
-    ToCoordinator,
     ToRank,
     Welcome,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Tell the coordinator."""
-
-    message: ToCoordinator
-
-
-@dataclass(frozen=True, slots=True)
-class Reduce:
-    """Reduce this round's gradients with its other members; `reduced` or `reduction_failed` follows."""
-
-    close: Close
-
-
-@dataclass(frozen=True, slots=True)
-class Deliver:
-    """Send a result that is held to another rank, with its round's description; there `received` follows."""
-
-    to: int
-    close: Close
-
-
-@dataclass(frozen=True, slots=True)
-class Fetch:
-    """Ask another rank for a result; `received` follows, or nothing."""
-
-    holder: int
-    round: int
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class Apply:
-    """Step the optimizer along a round's result, which is held."""
-
-    close: Close
-
-
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """The training thread may begin its next step, on parameters of this version."""
-
-    version: int
-    native: bool
-
-
-@dataclass(frozen=True, slots=True)
-class PullState:
-    """Replace parameters and optimizer by those of another rank; `pulled` follows."""
-
-    holder: int
-    version: int
-
-
-Action = Send | Reduce | Deliver | Fetch | Apply | Begin | PullState
+__all__ = [
+    "Action",
+    "Apply",
+    "At",
+    "Begin",
+    "Deliver",
+    "Fetch",
+    "Member",
+    "PullState",
+    "Reduce",
+    "Resume",
+    "Send",
+    "SkipLimit",
+]
 
 
 class At(Enum):
@@ -94,53 +67,9 @@ class At(Enum):
     COMPUTING = "computing"
     WAITING = "waiting for its release"
     BOUNDARY = "between two native steps"
+    MEETING = "paused, waiting for all the others to pause"
     PULLING = "waiting for another rank's state"
     DONE = "done"
-
-
-@dataclass(slots=True)
-class _Entry:
-    """What is known of a round."""
-
-    close: Close
-    held: bool = False
-
-
-@dataclass(slots=True)
-class _Log:
-    """Rounds from some version on: closed, reduced, refused."""
-
-    held: int
-    entries: dict[int, _Entry] = field(default_factory=dict)
-    refused: dict[int, int] = field(default_factory=dict)
-
-    def holds(self, number: int) -> bool:
-        """Whether the result of a round is here."""
-        return number < self.held or (number in self.entries and self.entries[number].held)
-
-    def advance(self, held: int = 0) -> None:
-        """All rounds before `held` are over, and whatever follows on them without a hole."""
-        self.held = max(self.held, held)
-        while self.holds(self.held):
-            self.held += 1
-
-    def trim(self, floor: int) -> None:
-        """Forget rounds before `floor`: nobody asks for them any more."""
-        for number in [number for number in self.entries if number < floor]:
-            del self.entries[number]
-            self.refused.pop(number, None)
-
-    def take(self, close: Close) -> bool:
-        """A result has come; whether it is wanted and was missing. It may come before the word on its round."""
-        number = close.round
-        if self.holds(number) or close.attempt <= self.refused.get(number, -1):
-            return False
-        known = self.entries.get(number)
-        if known is not None and known.close.attempt > close.attempt:
-            return False
-        self.entries[number] = _Entry(close, held=True)
-        self.advance()
-        return True
 
 
 class Member:
@@ -151,6 +80,7 @@ class Member:
         version: updates that its parameters have seen.
         native: whether steps are native ones.
         at: where its training thread is.
+        meetings: that are behind it.
     """
 
     def __init__(self, rank: int, world: tuple[int, ...], *, version: int = 0) -> None:
@@ -161,7 +91,7 @@ class Member:
         self.native = True
         self.at = At.BOUNDARY
         self.epoch = 0
-        self._log = _Log(version)
+        self._log = Log(version)
         self._number = 0
         self._handed_in: list[Gradient] = []
         self._go: int | None = None
@@ -169,6 +99,11 @@ class Member:
         self._commit: Commit | None = None
         self._newest: Close | None = None
         self._outside = False
+        self.meetings = 0
+        self._paused: Pause | None = None
+        self._gathered: Gathered | None = None
+        self._limit: int | None = None
+        self._iterations: int | None = None
         self._out: list[Action] = []
 
     # What the training thread tells.
@@ -182,18 +117,51 @@ class Member:
         """A native step is over."""
         self.version += 1
         self._log.advance(self.version)
+        self._log.trim(self.version)  # who takes part in a native step has applied all rounds before it
         self.at = At.BOUNDARY
         self._move_on()
         return self._flushed()
 
-    def gradient(self, samples: int = 1) -> list[Action]:
-        """Its gradient of this step is there, and it waits."""
+    def gradient(self, samples: int = 1, iterations: int | None = None) -> list[Action]:
+        """Its gradient of this step is there, and it waits.
+
+        Args:
+            samples: that the gradient is the mean of.
+            iterations: of the loop with this one, skipped ones too. Without it, native steps may follow on any round
+                that all have part in; with it, only where all are equally far.
+        """
+        if self.at is At.PULLING:
+            return []  # it was computed on a state that is void
         gradient = Gradient(self.rank, self._number, self.version, samples)
         self._number += 1
         self._handed_in.append(gradient)
         self.at = At.WAITING
         self._go = None
-        self._out.append(Send(Arrive(self.rank, gradient, self._log.held)))
+        self._iterations = iterations
+        self._out.append(Send(Arrive(self.rank, gradient, self._log.held, iterations)))
+        return self._flushed()
+
+    def pause(self, index: int) -> list[Action]:
+        """It stands where all ranks come together, such as the end of an epoch, instead of computing its next gradient.
+
+        `Resume` comes back. In native steps it does so without the others: they take the same steps, and stand at the
+        same place after the same number of them. Else it comes once all others have paused too, with the same version
+        everywhere; a rank that has to pull another one's state on the way may `Begin` instead, and pause again if that
+        state's place is still before the meeting.
+
+        Args:
+            index: loop iterations behind it, skipped ones too. The others may skip as far, and no further.
+        """
+        if self.at is At.PULLING:
+            return []
+        if self.native and self.at is At.COMPUTING:
+            self._out.append(Resume(self.version, native=True))
+            return self._flushed()
+        self.at = At.MEETING
+        self._paused = Pause(self.rank, self.meetings + 1, index, self._log.held)
+        if not self.native:
+            self._out.append(Send(self._paused))
+        self._move_on()
         return self._flushed()
 
     def done(self) -> list[Action]:
@@ -202,18 +170,25 @@ class Member:
         self._out.append(Send(Leave(self.rank)))
         return self._flushed()
 
-    def pulled(self, version: int, log: list[Close]) -> list[Action]:
-        """Another rank's state is here: its parameters' version, and the rounds that it holds beyond."""
+    def pulled(self, version: int, log: list[Close], meetings: int | None = None) -> list[Action]:
+        """Another rank's state is here.
+
+        Args:
+            version: of its parameters.
+            log: rounds that it holds beyond.
+            meetings: that are behind it (`Member.meetings`); None: as many as behind this rank.
+        """
         if self.at is not At.PULLING:
             return []
         self.version = version
-        self._log = _Log(version, {c.round: _Entry(c, held=True) for c in log})
+        self._log = Log(version, {c.round: Entry(c, held=True) for c in log})
         self._log.advance()
         self._handed_in = []
         self._prepared = None
         self.at = At.WAITING
         self._go = None
         self._outside = True
+        self.meetings = self.meetings if meetings is None else meetings
         self._out.append(Send(self.hello()))
         return self._flushed()
 
@@ -268,6 +243,10 @@ class Member:
             self._newest.lost if self._newest is not None else (),
             self._number,
             self._outside,
+            self.meetings,
+            self._paused if self.at is At.MEETING and not self.native else None,
+            self._gathered,
+            self._iterations,
         )
 
     def told(self, message: ToRank) -> list[Action]:
@@ -288,11 +267,16 @@ class Member:
                 self._told_to_take(message)
             case Prepare() | Commit() | Abort():
                 self._switching(message)
-            case Rejoin():
+            case Rejoin() if self.at is not At.DONE:
                 self.at = At.PULLING
                 self.native = False
+                self._limited(None)
                 self._out.append(PullState(message.holder, message.version))
-            case Welcome():
+            case Meet() if message.meeting > self.meetings:
+                self._limited(message.index)
+            case Gathered():
+                self._over(message)
+            case Welcome() | Rejoin() | Meet():
                 pass
         self._move_on()
         return self._flushed()
@@ -323,7 +307,7 @@ class Member:
             self._noted(close)
             return
         self._log.trim(min(close.floor, self.version))
-        self._log.entries[close.round] = entry = _Entry(close)
+        self._log.entries[close.round] = entry = Entry(close)
         self._noted(close)
         if not close.gradients:
             entry.held = True
@@ -335,6 +319,7 @@ class Member:
         """Which of its gradients a round uses, and whether it is released by it."""
         used = {g.number for g in close.gradients if g.worker == self.rank}
         last = self._handed_in[-1].number if self._handed_in else None
+        self._over(Gathered(close.epoch, close.meeting, close.met_at, native=False))
         self._handed_in = [g for g in self._handed_in if g.number not in used]
         if self.rank in close.release and self.at is At.WAITING and self._go is None and last in used | {None}:
             self._go = close.round + 1
@@ -361,31 +346,75 @@ class Member:
         self._log.refused.pop(take.round, None)
         self._out.append(Fetch(take.holder, take.round, take.attempt))
 
+    def _limited(self, index: int | None) -> None:
+        if index != self._limit:
+            self._limit = index
+            self._out.append(SkipLimit(index))
+
+    def _over(self, gathered: Gathered) -> None:
+        """A meeting is over, its end or the word on any later round says."""
+        if gathered.meeting > (self._gathered.meeting if self._gathered is not None else 0):
+            self._gathered = gathered
+
     def _move_on(self) -> None:
         """Apply what may be applied, and begin what may be begun."""
-        if self.at is At.BOUNDARY and self.native:
-            if self._commit is not None and self.version >= self._commit.version:
-                self.native = False
-            elif self._prepared is None:
-                self.at = At.COMPUTING
-                self._out.append(Begin(self.version, native=True))
-                return
-            else:
-                return
-            self.at = At.COMPUTING
-            self._out.append(Begin(self.version, native=False))
-        elif self.at is At.WAITING and self._go is not None and self._log.held >= self._go:
-            self._apply_held()
-            self._go = None
-            if self.native and self._prepared is not None:
-                self.at = At.BOUNDARY
-                self._promise(self.version)
-                return
-            self.at = At.COMPUTING
-            self._out.append(Begin(self.version, self.native))
+        if self.at is At.WAITING and self._go is not None and self._log.held >= self._go:
+            self._released_now()
+        elif self.at is At.MEETING and not self.native:
+            self._stands()
+        elif self.at in {At.BOUNDARY, At.MEETING} and self.native:
+            self._between_native_steps()
 
-    def _apply_held(self) -> None:
-        while self.version < self._log.held:
+    def _between_native_steps(self) -> None:
+        if self._commit is not None and self.version >= self._commit.version:
+            self.native = False
+            if self.at is At.MEETING:
+                assert self._paused is not None
+                self._out.append(Send(self._paused))
+                self._stands()
+                return
+        elif self._prepared is not None:
+            return
+        kind = Begin if self.at is At.BOUNDARY else Resume
+        self.at = At.COMPUTING
+        self._out.append(kind(self.version, self.native))
+
+    def _released_now(self) -> None:
+        self._apply_held(self._log.held)
+        self._go = None
+        if self.native and self._prepared is not None:
+            self.at = At.BOUNDARY
+            self._promise(self.version)
+            return
+        self.at = At.COMPUTING
+        self._out.append(Begin(self.version, self.native))
+
+    def _stands(self) -> None:
+        """Where it has paused it applies what was closed before everybody had, and goes on once that is all."""
+        assert self._paused is not None
+        end = self._gathered if self._gathered is not None and self._gathered.meeting > self.meetings else None
+        known = self._log.entries
+        until = self.version
+        while until < self._log.held and (
+            known[until].close.meeting <= self.meetings if end is None else until < end.version
+        ):
+            until += 1
+        self._apply_held(until)
+        if end is not None and self.version >= end.version:
+            self.meetings = end.meeting
+            self.native = end.native
+            self._commit = None if self.native else self._commit
+            self.at = At.COMPUTING
+            self._limited(None)
+            self._out.append(Resume(self.version, self.native))
+            if self.native and self._prepared is not None:
+                self._promise(self.version + 1)
+        elif end is None and self._paused.held < self._log.held:
+            self._paused = replace(self._paused, held=self._log.held)
+            self._out.append(Send(self._paused))
+
+    def _apply_held(self, until: int) -> None:
+        while self.version < until:
             close = self._log.entries[self.version].close
             self._out.append(Apply(close))
             self.version += 1

@@ -27,6 +27,8 @@ class Close:
         floor: everybody holds the rounds before this one.
         serial: counts what coordinators have closed, across epochs.
         lost: ranks that are taken for lost, whose state is void.
+        meeting: meetings that came before it.
+        met_at: version at which the last of them ended.
     """
 
     epoch: int
@@ -39,6 +41,8 @@ class Close:
     floor: int = 0
     serial: int = 0
     lost: tuple[int, ...] = ()
+    meeting: int = 0
+    met_at: int = 0
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -128,7 +132,58 @@ class Abort:
     switch: int
 
 
-ToRank = Close | Go | Query | Take | Welcome | Rejoin | Prepare | Commit | Abort
+@dataclass(frozen=True, slots=True)
+class Meet:
+    """Coordinator to all: ranks have left the rounds for a moment and stand at `index`; the others follow.
+
+    Attributes:
+        epoch: of the coordinator that says so.
+        meeting: counts the meetings, from 1.
+        index: loop iterations after which they stand there: batches may be skipped up to it, and no further.
+    """
+
+    epoch: int
+    meeting: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Coordinator to all: everybody stands there; go on from exactly this version.
+
+    Attributes:
+        epoch: of the coordinator that says so.
+        meeting: the meeting that is over with it.
+        version: all rounds before it are to be applied first, and none from it on.
+        native: rounds are over too, native steps follow.
+    """
+
+    epoch: int
+    meeting: int
+    version: int
+    native: bool
+
+
+ToRank = Close | Go | Query | Take | Welcome | Rejoin | Prepare | Commit | Abort | Meet | Gathered
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Rank to coordinator: its training thread stands, and waits for all the others to do so.
+
+    Said again whenever it has come to hold more rounds, which it applies where it stands.
+
+    Attributes:
+        rank: whose.
+        meeting: that it waits for.
+        index: loop iterations behind it, skipped ones too.
+        held: it holds the results of all rounds before this one.
+    """
+
+    rank: int
+    meeting: int
+    index: int
+    held: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +205,10 @@ class Hello:
         lost: ranks that were taken for lost then.
         number: of its next gradient.
         pulled: it was void, has another rank's state since, and waits to be let in again.
+        meetings: that are behind it.
+        paused: it stands and waits for the others.
+        gathered: the end of the newest meeting that it was told of.
+        iterations: of its loop when it handed in its last gradient; None: its engine doesn't say.
     """
 
     rank: int
@@ -166,15 +225,28 @@ class Hello:
     lost: tuple[int, ...] = ()
     number: int = 0
     pulled: bool = False
+    meetings: int = 0
+    paused: Pause | None = None
+    gathered: Gathered | None = None
+    iterations: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Arrive:
-    """Rank to coordinator: this gradient is there, and all rounds before `held` are held."""
+    """Rank to coordinator: this gradient is there, and all rounds before `held` are held.
+
+    Attributes:
+        rank: whose.
+        gradient: which one.
+        held: it holds the results of all rounds before this one.
+        iterations: of its loop with the one of this gradient, skipped ones too; None: its engine doesn't say. Native
+            steps follow on a round only where all are equal.
+    """
 
     rank: int
     gradient: Gradient
     held: int
+    iterations: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,4 +293,4 @@ class Leave:
     rank: int
 
 
-ToCoordinator = Hello | Arrive | Answer | Failed | Prepared | Leave
+ToCoordinator = Hello | Arrive | Answer | Failed | Prepared | Pause | Leave
