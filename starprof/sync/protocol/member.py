@@ -104,12 +104,16 @@ class Member:
         self._gathered: Gathered | None = None
         self._limit: int | None = None
         self._iterations: int | None = None
+        self._void_before = 0
+        self._loss = 0
         self._out: list[Action] = []
 
     # What the training thread tells.
 
     def boundary(self) -> list[Action]:
-        """It stands before its next native step: `Begin` comes back, now or after another event."""
+        """It stands before its next step: `Begin` comes back, now or after another event."""
+        if self.at is At.COMPUTING:
+            self._out.append(Begin(self.version, self.native))  # allowed already, by the end of a step or of a meeting
         self._move_on()
         return self._flushed()
 
@@ -184,7 +188,8 @@ class Member:
         self._log = Log(version, {c.round: Entry(c, held=True) for c in log})
         self._log.advance()
         self._handed_in = []
-        self._prepared = None
+        self._void_before = self._number
+        self._prepared = self._commit = self._gathered = None
         self.at = At.WAITING
         self._go = None
         self._outside = True
@@ -243,6 +248,9 @@ class Member:
             self._newest.lost if self._newest is not None else (),
             self._number,
             self._outside,
+            self._loss,
+            self.at is At.PULLING,
+            self._void_before,
             self.meetings,
             self._paused if self.at is At.MEETING and not self.native else None,
             self._gathered,
@@ -270,6 +278,7 @@ class Member:
             case Rejoin() if self.at is not At.DONE:
                 self.at = At.PULLING
                 self.native = False
+                self._loss = message.loss
                 self._limited(None)
                 self._out.append(PullState(message.holder, message.version))
             case Meet() if message.meeting > self.meetings:
@@ -292,7 +301,7 @@ class Member:
                 self._promise(self.version + (self.at is At.COMPUTING))
             return
         self._prepared = None
-        if isinstance(message, Commit) and self.native:
+        if isinstance(message, Commit):
             self._commit = message
 
     def _promise(self, version: int) -> None:
@@ -313,7 +322,15 @@ class Member:
             entry.held = True
             self._log.advance()
         elif self.rank in close.members and close.attempt > self._log.refused.get(close.round, -1):
-            self._out.append(Reduce(close))
+            if self._is_void(close):
+                self._log.refused[close.round] = close.attempt
+                self._out.append(Send(Failed(self.rank, close.round, close.attempt)))
+            else:
+                self._out.append(Reduce(close))
+
+    def _is_void(self, close: Close) -> bool:
+        """Whether a gradient of its own in this round went with a state that was void."""
+        return any(g.worker == self.rank and g.number < self._void_before for g in close.gradients)
 
     def _noted(self, close: Close) -> None:
         """Which of its gradients a round uses, and whether it is released by it."""
@@ -330,7 +347,6 @@ class Member:
             self._handed_in = [g for g in self._handed_in if g.number != go.number]
         if self.at is At.WAITING and self._go is None and go.number == waits_with:
             self._go = go.version
-            self._outside = False
 
     def _asked(self, query: Query) -> None:
         holds = self._log.holds(query.round)
@@ -382,6 +398,7 @@ class Member:
     def _released_now(self) -> None:
         self._apply_held(self._log.held)
         self._go = None
+        self._outside = False
         if self.native and self._prepared is not None:
             self.at = At.BOUNDARY
             self._promise(self.version)

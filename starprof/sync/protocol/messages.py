@@ -100,11 +100,19 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Rejoin:
-    """Coordinator to a rank that was taken for lost: your state is void; get that of `holder`, `version` or newer."""
+    """Coordinator to a rank that was taken for lost: your state is void; get that of `holder`, `version` or newer.
+
+    Attributes:
+        epoch: of the coordinator that says so.
+        version: that the state must have, or a newer one.
+        holder: who gives it.
+        loss: names the loss that is healed by it: a rank can be lost again while it comes back.
+    """
 
     epoch: int
     version: int
     holder: int
+    loss: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +213,9 @@ class Hello:
         lost: ranks that were taken for lost then.
         number: of its next gradient.
         pulled: it was void, has another rank's state since, and waits to be let in again.
+        loss: that this has healed, from `Rejoin`.
+        void: it is waiting for another rank's state.
+        void_before: its gradients before this number went with its former state.
         meetings: that are behind it.
         paused: it stands and waits for the others.
         gathered: the end of the newest meeting that it was told of.
@@ -225,6 +236,9 @@ class Hello:
     lost: tuple[int, ...] = ()
     number: int = 0
     pulled: bool = False
+    loss: int = 0
+    void: bool = False
+    void_before: int = 0
     meetings: int = 0
     paused: Pause | None = None
     gathered: Gathered | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from starprof.sync.policies import Gradient
@@ -27,6 +27,7 @@ class OpenRounds:
     Attributes:
         serial: of the newest word on any round, from this coordinator or one before it.
         lost: ranks that are taken for lost; all that is said on a round tells them, for the next coordinator to know.
+        void_before: by rank, the number before which its gradients are gone with a state that was void.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class OpenRounds:
         self._stay = stay
         self.serial = 0
         self.lost: tuple[int, ...] = ()
+        self.void_before: dict[int, int] = {}
         self._rounds: dict[int, _Round] = {}
 
     def __len__(self) -> int:
@@ -122,7 +124,7 @@ class OpenRounds:
         holders = [rank for rank in here if answers[rank][0]]
         givers = [rank for rank in here if answers[rank][1]]
         if not holders:
-            before, waiting.close = waiting.close, self._numbered(among(waiting.close, set(here)))
+            before, waiting.close = waiting.close, self._numbered(among(waiting.close, set(here), self.void_before))
             if before.native and not waiting.close.native:
                 self._stay()
         close = waiting.close
@@ -135,9 +137,14 @@ class OpenRounds:
                 self._tell(rank, close)
 
 
-def among(close: Close, here: set[int]) -> Close:
-    """The next attempt at a round, without the gradients of who is lost; a mean stays a mean."""
-    kept = [(g, w) for g, w in zip(close.gradients, close.weights, strict=True) if g.worker in here]
+def among(close: Close, here: set[int], void_before: Mapping[int, int] | None = None) -> Close:
+    """The next attempt at a round, without the gradients of who is or was lost; a mean stays a mean."""
+    void = void_before or {}
+    kept = [
+        (g, w)
+        for g, w in zip(close.gradients, close.weights, strict=True)
+        if g.worker in here and g.number >= void.get(g.worker, 0)
+    ]
     total, whole = sum(w for _, w in kept), sum(close.weights)
     is_mean = abs(whole - 1.0) < 1e-9
     factor = whole / total if is_mean and total else 1.0
