@@ -1,0 +1,78 @@
+"""`python -P -m starprof.control.coordinator SETTINGS`: the coordinator of one job, until the job is over.
+
+Once it listens, one line on stdout says where. See `settings` for what it is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import signal
+import socket
+import sys
+
+from starprof.control.controlsocket import ControlSocket
+from starprof.control.coordinator.counter import Counter
+from starprof.control.coordinator.service import Service, say
+from starprof.control.coordinator.settings import Settings
+from starprof.control.journal import ControlJournal
+from starprof.errors import StarprofError, TransportError, UsageError
+
+BACKLOG = 1024
+SEND_BUFFER_BYTES = 1 << 20
+"""A rank that does not read is noticed after this much and what the other side's buffer takes."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run until the job is over; returns the exit code."""
+    try:
+        if len(arguments) != 1:
+            raise UsageError("one argument: the settings as a JSON object")
+        settings = Settings.of(arguments[0])
+        asyncio.run(_run(settings, settings.secret()))
+    except StarprofError as error:
+        say(str(error))
+        return error.exit_code
+    return 0
+
+
+async def _run(settings: Settings, secret: bytes) -> None:
+    loop = asyncio.get_running_loop()
+    journal = None
+    if settings.segments is not None:
+        journal = ControlJournal(settings.segments, settings.node, attempt=settings.attempt)
+    listener = _listen(settings.host, settings.port)
+    control = ControlSocket(settings.state)
+    service = Service(settings, secret, journal)
+    loop.add_signal_handler(signal.SIGTERM, service.close, "told to end")
+    # Ctrl-C goes to the whole foreground group; whether the job ends is for the ranks to say.
+    loop.add_signal_handler(signal.SIGINT, lambda: None)
+    ranks = await loop.create_server(service.accept, sock=listener, backlog=BACKLOG)
+    desk = await loop.create_unix_server(Counter(service).accept, sock=control.sock)
+    gc.collect()
+    gc.freeze()  # what the start has made is not looked through again and again
+    host, port = listener.getsockname()[:2]
+    sys.stdout.write(json.dumps({"listening": [host, port], "epoch": settings.epoch}) + "\n")
+    sys.stdout.flush()
+    try:
+        await service.run()
+    finally:
+        ranks.close()
+        desk.close()
+        service.record.end()
+        control.close()
+        say(f"ends: {service.why_over}")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise TransportError(f"can't listen on {host}:{port}: {error.strerror or error}") from error
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+    return listener
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,122 @@
+"""What the control socket answers: one JSON object for each that is asked, by `do`.
+
+    status    what is going on
+    mode      `mode`, `options`, `by`, `reason`: move the job
+    freeze    `by`: the mode stays as it is until `unfreeze`
+    history   `last`: switches and the newest updates
+    gone      `rank`: its process has ended, its launcher says
+
+Answers have `ok`; where it is false `error` is one line, and `usage` tells whether the question itself was wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from starprof.control import modes
+from starprof.control.coordinator.record import KEPT
+from starprof.control.coordinator.service import Service
+from starprof.errors import StarprofError, UsageError
+
+SCHEMA = 1
+MAX_WORDS = 200
+
+
+def answer(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:
+    """Do what is asked, and say what came of it."""
+    do = _DEEDS.get(str(question.get("do")))
+    try:
+        if do is None:
+            raise UsageError(f"there is nothing to do that is called {str(question.get('do'))[:40]!r}")
+        return {"ok": True, "schema": SCHEMA, **do(service, question)}
+    except StarprofError as error:
+        return {"ok": False, "schema": SCHEMA, "error": str(error), "usage": isinstance(error, UsageError)}
+
+
+def _status(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001
+    record, coordinator = service.record, service.coordinator
+    last = record.switches[-1] if record.switches else None
+    return {
+        "mode": service.in_force.name,
+        "options": dict(service.in_force.options),
+        "wish": service.wish.name,
+        "wish_options": dict(service.wish.options),
+        "state": service.state,
+        "frozen_by": service.frozen or None,
+        "epoch": coordinator.epoch,
+        "version": record.version,
+        "updates": record.updates,
+        "rounds_per_s": round(record.rounds_per_s(), 3),
+        "refused_connections": service.refused,
+        "last_switch": last.to_json() if last is not None else None,
+        "ranks": _ranks(service),
+    }
+
+
+def _ranks(service: Service) -> list[dict[str, Any]]:
+    record, shares = service.record, service.record.shares()
+    result = []
+    for rank, known in service.coordinator.ranks.items():
+        state = "lost" if known.lost else "left" if known.left else "connected" if known.connected else "disconnected"
+        result.append(
+            {
+                "rank": rank,
+                "state": state,
+                "held": known.held,
+                "lag": max(0, record.version - known.held),
+                "last_arrival_s": service.since_arrival_s(rank),
+                "contributions": record.contributions[rank],
+                "share": round(shares.get(rank, 0.0), 4),
+            }
+        )
+    return result
+
+
+def _mode(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:
+    options = question.get("options")
+    if options is not None and not isinstance(options, dict):
+        raise UsageError("options is an object")
+    wanted = modes.mode(str(question.get("mode")), options, service.coordinator.live)
+    service.want(wanted, _words(question, "by", "user"), _words(question, "reason", ""))
+    return {"mode": service.in_force.name, "wish": service.wish.name, "state": service.state}
+
+
+def _freeze(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:
+    service.frozen = _words(question, "by", "user") or "user"
+    return {"frozen_by": service.frozen}
+
+
+def _unfreeze(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001
+    service.frozen = ""
+    return {"frozen_by": None}
+
+
+def _history(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:
+    last = question.get("last", 20)
+    if type(last) is not int or not 0 < last <= KEPT:
+        raise UsageError(f"last is a number of updates, up to {KEPT}")
+    record = service.record
+    return {"switches": [switch.to_json() for switch in record.switches], "updates": record.last(last)}
+
+
+def _gone(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:
+    rank = question.get("rank")
+    if type(rank) is not int or rank not in service.coordinator.ranks:
+        raise UsageError("rank is one of this job's")
+    service.gone(rank)
+    return {"rank": rank}
+
+
+def _words(question: Mapping[str, Any], name: str, default: str) -> str:
+    return str(question.get(name, default))[:MAX_WORDS]
+
+
+_DEEDS: dict[str, Callable[[Service, Mapping[str, Any]], dict[str, Any]]] = {
+    "status": _status,
+    "mode": _mode,
+    "freeze": _freeze,
+    "unfreeze": _unfreeze,
+    "history": _history,
+    "gone": _gone,
+}

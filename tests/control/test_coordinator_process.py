@@ -1,0 +1,408 @@
+"""The coordinator as a process, ranks over real sockets: modes change, one history, whatever is killed, cut or sent."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from coordinator_lab import PATIENCE_S, SECRET, wait_for
+
+from starprof.control import controlsocket
+from starprof.control.codec import encode
+from starprof.control.speech import COORDINATOR, MESSAGE, PING
+from starprof.spool.frame import frames
+from starprof.sync.policies import Gradient
+from starprof.sync.protocol.messages import Arrive, Go, Hello
+from starprof.wire.channel import dial, hang_up
+from starprof.wire.frames import RejectedError
+
+M_SYNC = {"mode": "m-sync", "options": {"m": 3}}
+
+
+def state_of(coordinator):
+    return coordinator.status()["state"]
+
+
+def in_rounds(coordinator, **asked):
+    assert coordinator.ask("mode", **(asked or M_SYNC))["ok"]
+    wait_for(lambda: state_of(coordinator) == "rounds")
+
+
+class TestModes:
+    def test_a_job_is_moved_to_rounds_and_to_another_mode_and_back(self, begin):
+        coordinator, job = begin(4)
+        wait_for(lambda: state_of(coordinator) == "native")
+        in_rounds(coordinator)
+        job.progress(20)
+        assert coordinator.ask("mode", mode="static-x", options={"x": 2}, by="advisor", reason="it pays")["ok"]
+        wait_for(lambda: coordinator.status()["mode"] == "static-x")
+        job.progress(20)
+        assert coordinator.ask("mode", mode="native")["ok"]
+        wait_for(lambda: state_of(coordinator) == "native")
+        job.progress(5)
+        job.assert_one_history()
+        switches = coordinator.ask("history")["switches"]
+        assert [(s["from"], s["to"]) for s in switches] == [
+            ("native", "m-sync"),
+            ("m-sync", "static-x"),
+            ("static-x", "native"),
+        ]
+        assert (switches[1]["asked_by"], switches[1]["reason"]) == ("advisor", "it pays")
+        assert switches[0]["version"] < switches[1]["version"] < switches[2]["version"]
+
+    def test_a_mode_can_be_wished_for_from_the_start(self, begin):
+        coordinator, job = begin(2, mode="asgd")
+        wait_for(lambda: state_of(coordinator) == "rounds")
+        job.progress(10)
+        job.assert_one_history()
+
+    def test_status_tells_who_does_not_contribute(self, begin):
+        coordinator, job = begin(4)
+        job.ranks[3].compute_s = 0.3
+        in_rounds(coordinator)
+        wait_for(lambda: coordinator.status()["updates"] > 100)
+        status = coordinator.status()
+        shares = {rank["rank"]: rank["share"] for rank in status["ranks"]}
+        assert shares[3] < min(shares[0], shares[1], shares[2])
+        assert {rank["state"] for rank in status["ranks"]} == {"connected"}
+        assert status["rounds_per_s"] > 0
+        wait_for(lambda: all(rank["last_arrival_s"] is not None for rank in coordinator.status()["ranks"]))
+
+    def test_a_frozen_mode_stays_until_it_is_not(self, begin):
+        coordinator, job = begin(2)
+        assert coordinator.ask("freeze", by="user")["frozen_by"] == "user"
+        refused = coordinator.ask("mode", mode="asgd", by="advisor")
+        assert (refused["ok"], refused["usage"]) == (False, False)
+        assert "frozen by user" in refused["error"]
+        coordinator.ask("unfreeze")
+        in_rounds(coordinator, mode="asgd")
+        job.progress(5)
+
+    def test_history_tells_of_each_update_what_it_is_made_of(self, begin):
+        coordinator, job = begin(3)
+        in_rounds(coordinator, mode="m-sync", options={"m": 2})
+        job.progress(30)
+        updates = coordinator.ask("history", last=10)["updates"]
+        assert [u["version"] for u in updates] == list(range(updates[0]["version"], updates[0]["version"] + 10))
+        for update in updates:
+            assert len(update["contributors"]) == len(update["staleness"]) == len(update["weights"]) == 2
+            assert update["mode"] == "m-sync"
+            assert sum(update["weights"]) == pytest.approx(1.0)
+
+    @pytest.mark.parametrize(
+        "question",
+        [
+            {"do": "mode", "mode": "no such mode"},
+            {"do": "mode", "mode": "m-sync"},
+            {"do": "mode", "mode": "m-sync", "options": {"m": 2.5}},
+            {"do": "mode", "mode": "m-sync", "options": {"m": 2, "q": 1}},
+            {"do": "mode", "mode": "m-sync", "options": [2]},
+            {"do": "mode", "mode": "local-sgd", "options": {"period": 2}},
+            {"do": "mode", "mode": "native", "options": {"m": 2}},
+            {"do": "history", "last": -1},
+            {"do": "gone", "rank": 9},
+            {"do": "something else"},
+            {},
+        ],
+        ids=lambda q: json.dumps(q),
+    )
+    def test_what_makes_no_sense_is_refused_with_a_reason(self, begin, question):
+        coordinator, _ = begin(2, ranks=False)
+        answer = controlsocket.ask(coordinator.folder, question)
+        assert (answer["ok"], answer["usage"]) == (False, True)
+        assert answer["error"]
+        assert "\n" not in answer["error"]
+
+
+class TestTrouble:
+    def test_a_killed_coordinator_is_followed_by_another_that_goes_on(self, begin):
+        coordinator, job = begin(4)
+        in_rounds(coordinator)
+        job.progress(10)
+        for _ in range(3):
+            coordinator.kill()
+            coordinator.start(**M_SYNC)
+            job.progress(10)
+        job.assert_one_history()
+        status = coordinator.status()
+        assert (status["epoch"], status["mode"], status["state"]) == (4, "m-sync", "rounds")
+        assert coordinator.ask("history")["switches"] == []  # nothing changed in this reign
+        assert all(rank.lost_connections >= 3 for rank in job.ranks)
+
+    def test_cut_connections_lose_nothing(self, begin):
+        coordinator, job = begin(4)
+        in_rounds(coordinator)
+        for turn in range(12):
+            job.progress(3)
+            hang_up(job.ranks[turn % 4].link._socket)
+        job.progress(10)
+        job.assert_one_history()
+        assert {rank["state"] for rank in coordinator.status()["ranks"]} == {"connected"}
+
+    def test_a_rank_that_stays_away_is_lost_and_gets_the_state_when_it_comes_back(self, begin):
+        coordinator, job = begin(4, lease_s=0.5)
+        in_rounds(coordinator)
+        job.progress(5)
+        away = job.ranks[3]
+        address_of, away.link._address_of = away.link._address_of, lambda: ("127.0.0.1", 1)
+        hang_up(away.link._socket)
+        wait_for(lambda: coordinator.status()["ranks"][3]["state"] == "lost")
+        before = job.ranks[0].member.version
+        wait_for(lambda: job.ranks[0].member.version > before + 20)
+        away.link._address_of = address_of
+        wait_for(lambda: coordinator.status()["ranks"][3]["state"] == "connected")
+        wait_for(lambda: away.member.version > before + 20)
+        job.assert_one_history()
+
+    def test_a_rank_whose_process_has_ended_is_not_waited_for(self, begin):
+        coordinator, job = begin(3, lease_s=60)
+        in_rounds(coordinator, mode="ssgd")
+        job.progress(5)
+        job.ranks[2].end()
+        assert coordinator.ask("gone", rank=2)["ok"]
+        before = job.ranks[0].member.version
+        wait_for(lambda: job.ranks[0].member.version > before + 10)
+        assert coordinator.status()["ranks"][2]["state"] == "lost"
+
+    def test_a_silent_connection_is_cut(self, begin):
+        coordinator, _ = begin(2, ranks=False, silent_s=0.5)
+        sock, _ = said_hello(coordinator, 0)
+        wait_for(lambda: coordinator.status()["ranks"][0]["state"] == "disconnected")
+        sock.close()
+
+    def test_pings_are_answered_and_keep_a_connection(self, begin):
+        coordinator, _ = begin(2, ranks=False, silent_s=0.5)
+        sock, seal = said_hello(coordinator, 0)
+        for _ in range(10):
+            sock.sendall(seal(PING))
+            assert sock.recv(100)
+            time.sleep(0.1)
+        assert coordinator.status()["ranks"][0]["state"] == "connected"
+        sock.close()
+
+
+def said_hello(coordinator, rank, **hello):
+    """A rank's connection by hand."""
+    sock, frames = dial(coordinator.address, COORDINATOR, SECRET, 5)
+    sock.settimeout(5)
+    sock.sendall(frames.seal(MESSAGE, encode(Hello(rank, 0, 0, **hello))))
+    wait_for(lambda: coordinator.status()["ranks"][rank]["state"] == "connected")
+    return sock, frames.seal
+
+
+def is_hung_up(sock):
+    """Whether the other side ends the connection in good time."""
+    sock.settimeout(PATIENCE_S)
+    with sock, contextlib.suppress(ConnectionResetError):
+        while sock.recv(1 << 16):
+            pass
+    return True
+
+
+class TestStrangers:
+    def test_a_wrong_secret_gets_nowhere(self, begin):
+        coordinator, job = begin(2)
+        with pytest.raises(RejectedError, match="does not accept the secret"):
+            dial(coordinator.address, COORDINATOR, b"another", 5)
+        wait_for(lambda: coordinator.status()["refused_connections"] == 1)
+        job.progress(5)
+
+    def test_garbage_ends_only_its_own_connection(self, begin):
+        coordinator, job = begin(2)
+        in_rounds(coordinator, mode="asgd")
+        for garbage in (b"GET / HTTP/1.1\r\n\r\n" + bytes(200), os.urandom(5000), b""):
+            with socket.create_connection(coordinator.address) as sock:
+                sock.sendall(garbage)
+                if garbage:
+                    assert is_hung_up(sock)
+        job.progress(5)
+
+    def test_a_flood_of_dawdlers_does_not_keep_ranks_out(self, begin):
+        coordinator, job = begin(4)
+        in_rounds(coordinator)
+        strangers = [socket.create_connection(coordinator.address) for _ in range(300)]
+        try:
+            wait_for(lambda: coordinator.status()["refused_connections"] >= 200)
+            for rank in job.ranks:
+                hang_up(rank.link._socket)
+            job.progress(10)
+            job.assert_one_history()
+        finally:
+            for sock in strangers:
+                sock.close()
+
+    @pytest.mark.parametrize(
+        "payload",
+        [
+            encode(Hello(7, 0, 0)),
+            encode(Arrive(0, Gradient(0, 0, 0), 0)),
+            encode(Go(1, 0, 0, True)),
+            b'["Hello",0]',
+            b"garbage",
+        ],
+        ids=["rank 7 of 2", "no hello", "a coordinator's word", "too short", "no message"],
+    )
+    def test_who_knows_the_secret_but_makes_no_sense_is_cut(self, begin, payload):
+        coordinator, _ = begin(2, ranks=False)
+        sock, frames = dial(coordinator.address, COORDINATOR, SECRET, 5)
+        sock.sendall(frames.seal(MESSAGE, payload))
+        assert is_hung_up(sock)
+        assert coordinator.status()["ok"]
+
+    def test_a_rank_can_not_speak_for_another(self, begin):
+        coordinator, _ = begin(2, ranks=False)
+        sock, seal = said_hello(coordinator, 0)
+        sock.sendall(seal(MESSAGE, encode(Arrive(1, Gradient(1, 0, 0), 0))))
+        assert is_hung_up(sock)
+
+    def test_a_newer_connection_of_a_rank_takes_the_place_of_the_older(self, begin):
+        coordinator, _ = begin(2, ranks=False)
+        first, _ = said_hello(coordinator, 0)
+        second, _ = said_hello(coordinator, 0)
+        assert is_hung_up(first)
+        assert coordinator.status()["ranks"][0]["state"] == "connected"
+        second.close()
+
+    def test_a_rank_that_does_not_read_is_cut(self, begin):
+        """It asks without end and takes no answer."""
+        coordinator, _ = begin(2, ranks=False, silent_s=0.5)
+        sock, frames = dial(coordinator.address, COORDINATOR, SECRET, 5)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        sock.settimeout(PATIENCE_S)
+        sock.sendall(frames.seal(MESSAGE, encode(Hello(0, 0, 0))))
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            ask_without_end(sock, frames)
+        sock.close()
+        assert coordinator.status()["ok"]
+        assert "it reads too slowly" in coordinator.log()
+
+    def test_visitors_of_the_control_socket_can_say_anything(self, begin):
+        coordinator, _ = begin(2, ranks=False)
+        for said in (b"\n", b"[1]\n", b"\xff\xfe\n", b"[" * 50_000 + b"\n", b"x" * 200_000):
+            with socket.socket(socket.AF_UNIX) as sock, controlsocket.reachable(coordinator.folder) as name:
+                sock.settimeout(PATIENCE_S)
+                sock.connect(name)
+                sock.sendall(said)
+                try:
+                    answer = sock.recv(1000)
+                except ConnectionResetError:
+                    answer = b""
+                assert b'"ok": false' in answer or not answer
+        assert coordinator.status()["ok"]
+
+    def test_only_this_user_can_open_the_control_socket(self, begin):
+        coordinator, _ = begin(2, ranks=False)
+        assert (coordinator.folder / controlsocket.NAME).stat().st_mode & 0o777 == 0o600
+
+
+class TestLife:
+    def test_it_ends_when_all_ranks_have_left(self, begin):
+        coordinator, job = begin(2, linger_s=0.2)
+        in_rounds(coordinator, mode="asgd")
+        for rank in job.ranks:
+            rank._stop.set()
+        for rank in job.ranks:
+            rank.do(rank.member.done)
+        assert coordinator.process.wait(PATIENCE_S) == 0
+        assert "all ranks have left" in coordinator.log()
+        assert not (coordinator.folder / controlsocket.NAME).exists()
+
+    def test_it_ends_when_nobody_comes(self, begin):
+        coordinator, _ = begin(2, ranks=False, idle_s=0.3)
+        assert coordinator.process.wait(PATIENCE_S) == 0
+        assert "no rank is connected" in coordinator.log()
+
+    def test_it_ends_when_it_is_told_to_and_not_by_ctrl_c(self, begin):
+        coordinator, job = begin(2)
+        coordinator.process.send_signal(signal.SIGINT)
+        job.progress(5)
+        coordinator.process.send_signal(signal.SIGTERM)
+        assert coordinator.process.wait(PATIENCE_S) == 0
+
+    def test_the_secret_may_come_over_a_descriptor(self, tmp_path):
+        settings = {"ranks": 1, "state": str(tmp_path), "token_fd": 0, "idle_s": 0.2}
+        done = run_once(settings, SECRET)
+        assert (done.returncode, b"listening" in done.stdout) == (0, True)
+
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            {"ranks": 0, "state": "."},
+            {"ranks": [0, -1], "state": "."},
+            {"ranks": 2},
+            {"ranks": 2, "state": ".", "lease_s": -1},
+            {"ranks": 2, "state": ".", "port": 70_000},
+            {"ranks": 2, "state": ".", "mode": "nothing"},
+            {"ranks": 2, "state": ".", "secret": "on the command line"},
+            {"ranks": 2, "state": "."},
+            [],
+        ],
+        ids=str,
+    )
+    def test_wrong_settings_are_one_line(self, settings):
+        done = run_once(settings, b"")
+        assert done.returncode == 2
+        assert done.stderr.count(b"\n") == 1
+        assert done.stdout == b""
+
+    def test_a_taken_port_is_one_line(self, tmp_path, begin):
+        coordinator, _ = begin(2, ranks=False)
+        port = coordinator.address[1]
+        done = run_once({"ranks": 1, "state": str(tmp_path), "port": port, "token_fd": 0}, SECRET)
+        assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
+        assert b"can't listen" in done.stderr
+        assert coordinator.status()["ok"]  # its socket is still its own
+
+    def test_what_it_did_is_in_the_spool(self, begin, tmp_path):
+        segments = tmp_path / "segments"
+        segments.mkdir()
+        coordinator, job = begin(2, segments=str(segments))
+        in_rounds(coordinator, mode="m-sync", options={"m": 1})
+        job.progress(50)
+        coordinator.process.send_signal(signal.SIGTERM)
+        coordinator.process.wait(PATIENCE_S)
+        rows = {}
+        for path in sorted(segments.iterdir()):
+            for frame, _ in frames(path.read_bytes()):
+                rows[frame.table.name] = rows.get(frame.table.name, 0) + frame.rows
+        assert rows["sync_switch"] == 1
+        assert rows["sync_update"] >= 50
+
+
+def ask_without_end(sock, frames):
+    for _ in range(10_000):
+        sock.sendall(b"".join(frames.seal(PING) for _ in range(100)))
+
+
+def run_once(settings, token):
+    """A coordinator that ends by itself."""
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "starprof.control.coordinator", json.dumps(settings)],
+        input=token,
+        capture_output=True,
+        env={key: value for key, value in os.environ.items() if key != "STARPROF_CONTROL_TOKEN"},
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def test_nothing_of_a_link_is_left_in_a_forked_child(begin):
+    coordinator, job = begin(2)
+    wait_for(lambda: all(rank.link.connected for rank in job.ranks))
+    link = job.ranks[0].link
+    child = os.fork()
+    if child == 0:
+        deaf = link._socket is None and not link.connected and threading.active_count() == 1
+        link.send(Arrive(0, Gradient(0, 0, 0), 0))
+        os._exit(0 if deaf else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert link.connected
+    job.progress(3)
+    in_rounds(coordinator, mode="asgd")
+    job.progress(3)
