@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import typer
 
 from starprof import __version__
-from starprof.cli import analyze, demo, merge, placement, record, report, sql, summary
+from starprof.cli import analyze, ctl, demo, merge, placement, record, report, sql, summary
 from starprof.errors import StarprofError
 
 EXIT_INTERRUPTED = 130
@@ -27,6 +27,7 @@ VERBS = (
     placement.register,
     sql.register,
     merge.register,
+    ctl.register,
     demo.register,
 )
 """One line a verb, in the order of `--help`."""

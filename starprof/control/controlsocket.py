@@ -12,14 +12,29 @@ from pathlib import Path
 from typing import Any
 
 from starprof.errors import StarprofError, TransportError
+from starprof.spool.layout import Spool
 
 NAME = "control.sock"
+FOLDER = "control"
+"""In the spool of a run."""
+
 MAX_LINE_BYTES = 4 << 20
 _READ_BYTES = 1 << 16
 
 
 class NobodyListensError(StarprofError):
     """The job has no coordinator, or it is not there any more."""
+
+
+def folder_of(job: Path) -> Path:
+    """Where the control socket of a job is.
+
+    Args:
+        job: its run file, its spool, or the folder of the socket itself.
+    """
+    folder = job if job.is_dir() else Spool.beside(job).root
+    inside = folder / FOLDER
+    return inside if inside.is_dir() else folder
 
 
 @contextlib.contextmanager

@@ -38,11 +38,7 @@ def _status(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:  #
     record, coordinator = service.record, service.coordinator
     last = record.switches[-1] if record.switches else None
     return {
-        "mode": service.in_force.name,
-        "options": dict(service.in_force.options),
-        "wish": service.wish.name,
-        "wish_options": dict(service.wish.options),
-        "state": service.state,
+        **_mode_now(service),
         "frozen_by": service.frozen or None,
         "epoch": coordinator.epoch,
         "version": record.version,
@@ -51,6 +47,16 @@ def _status(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:  #
         "refused_connections": service.refused,
         "last_switch": last.to_json() if last is not None else None,
         "ranks": _ranks(service),
+    }
+
+
+def _mode_now(service: Service) -> dict[str, Any]:
+    return {
+        "mode": service.in_force.name,
+        "options": dict(service.in_force.options),
+        "wish": service.wish.name,
+        "wish_options": dict(service.wish.options),
+        "state": service.state,
     }
 
 
@@ -79,7 +85,7 @@ def _mode(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageError("options is an object")
     wanted = modes.mode(str(question.get("mode")), options, service.coordinator.live)
     service.want(wanted, _words(question, "by", "user"), _words(question, "reason", ""))
-    return {"mode": service.in_force.name, "wish": service.wish.name, "state": service.state}
+    return _mode_now(service)
 
 
 def _freeze(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:
