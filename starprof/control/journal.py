@@ -20,15 +20,14 @@ from typing import Any, ParamSpec
 from starprof.errors import SpoolError
 from starprof.model.columns import Table, row
 from starprof.model.ranklists import listed
-from starprof.model.tables.sync import SYNC_STEP, SYNC_SWITCH, SYNC_UPDATE
+from starprof.model.tables.sync import NATIVE, SYNC_STEP, SYNC_SWITCH, SYNC_UPDATE
 from starprof.model.valuelists import gradient_cells
 from starprof.spool.frame import Frame, json_frame, packed_frame
 from starprof.spool.segment import SEALED, SegmentWriter
 from starprof.sync.policies import Update
 from starprof.sync.protocol.messages import Close
 
-NATIVE = "native"
-"""Mode of native steps in table `sync_switch`; the others are called as in `starprof.sync.policies.MODES`."""
+__all__ = ["NATIVE", "ControlJournal"]
 
 HOLD_S = 1.0
 """Rows are written together that come within this time: one system call instead of hundreds."""

@@ -84,6 +84,10 @@ class RunData:
         operations: table `operation`, rows of this attempt; None unless the run was imported from an op trace.
         collectives: table `collective`, likewise.
         link_tests: table `link_test`.
+        sync_updates: table `sync_update` of this attempt, None unless control moved the job to rounds; of very many
+            versions a random part, all rows of each.
+        sync_switches: table `sync_switch`, likewise, complete.
+        sync_steps: table `sync_step`, likewise, of very many rows a random part.
         clock_offset_ns: per node (offset to node 0, error bound); a node without an entry is not calibrated.
     """
 
@@ -99,4 +103,7 @@ class RunData:
     operations: pd.DataFrame | None = None
     collectives: pd.DataFrame | None = None
     link_tests: pd.DataFrame | None = None
+    sync_updates: pd.DataFrame | None = None
+    sync_switches: pd.DataFrame | None = None
+    sync_steps: pd.DataFrame | None = None
     clock_offset_ns: Mapping[int, tuple[int, int]] = field(default_factory=dict)

@@ -64,6 +64,7 @@ def redacted(run: RunData, verdict: Verdict) -> tuple[RunData, Verdict]:
         gaps=cleaner.frame(run.gaps),
         unavailable=cleaner.frame(run.unavailable),
         nodes=cleaner.frame(run.nodes),
+        sync_switches=None if run.sync_switches is None else cleaner.frame(run.sync_switches),
     )
     return clean_run, replace(cleaner.record(verdict), run="run")
 

@@ -34,6 +34,10 @@ READER_WAIT_S = 10.0
 SAMPLE_ROWS_MAX = 4_000_000
 """Rows of one sampled table that are read; of longer ones every n-th tick, which costs cumulative counters nothing."""
 
+SYNC_UPDATES_MAX, SYNC_GRADIENTS_MAX, SYNC_STEPS_MAX = 200_000, 10_000_000, 1_000_000
+"""What is read of updates (and the gradients in them) and of ranks' rounds. Of more, a part is drawn by a hash: every
+n-th would see only one of n ranks that take turns."""
+
 DICTIONARIES = ("nic", "tcp", "cgroup", "process", "gpu", "disk")
 
 
@@ -93,9 +97,10 @@ def _shell(reading: Reading, path: Path, attempt: int, attempts: tuple[int, ...]
         gaps=_frame(run, "gap"),
         unavailable=_frame(run, "unavailable"),
         nodes=_frame(run, "node"),
-        operations=_imported(run, "operation", f"WHERE attempt = {attempt}"),
-        collectives=_imported(run, "collective", f"WHERE attempt = {attempt}"),
-        link_tests=_imported(run, "link_test"),
+        operations=_where_any(run, "operation", f"WHERE attempt = {attempt}"),
+        collectives=_where_any(run, "collective", f"WHERE attempt = {attempt}"),
+        link_tests=_where_any(run, "link_test"),
+        **_sync(run, attempt),
         clock_offset_ns=_clock_offsets(run),
     )
 
@@ -260,10 +265,28 @@ def _frame(run: RunFile, table: str, clause: str = "") -> pd.DataFrame:
     return _as_frame(run.arrays(f"SELECT {columns} FROM {table} {clause}"))
 
 
-def _imported(run: RunFile, table: str, clause: str = "") -> pd.DataFrame | None:
-    """A table that only imported runs have rows of."""
+def _where_any(run: RunFile, table: str, clause: str = "") -> pd.DataFrame | None:
+    """A table that only some runs have rows of."""
     frame = _frame(run, table, clause)
     return frame if len(frame) else None
+
+
+def _sync(run: RunFile, attempt: int) -> dict[str, pd.DataFrame | None]:
+    """What control did, by the names of `RunData`'s fields; nothing where the file has no such rows."""
+    chosen = f"WHERE attempt = {attempt}"
+    updates = steps = 1
+    there = set(run.tables())
+    if "sync_update" in there:
+        ((rows, gradients),) = run.query(f"SELECT count(*), coalesce(sum(gradients), 0) FROM sync_update {chosen}")
+        updates = max(-(-rows // SYNC_UPDATES_MAX), -(-gradients // SYNC_GRADIENTS_MAX), 1)
+    if "sync_step" in there:
+        ((rows,),) = run.query(f"SELECT count(*) FROM sync_step {chosen}")
+        steps = max(-(-rows // SYNC_STEPS_MAX), 1)
+    return {
+        "sync_updates": _where_any(run, "sync_update", f"{chosen} AND hash(version) % {updates} = 0"),
+        "sync_switches": _where_any(run, "sync_switch", chosen),
+        "sync_steps": _where_any(run, "sync_step", f"{chosen} AND hash(rank, step) % {steps} = 0"),
+    }
 
 
 def _as_frame(columns: Mapping[str, Any]) -> pd.DataFrame:

@@ -54,8 +54,15 @@ def _save(run: RunData, parts: Iterator[Steps], reckoned: bool, path: Path) -> N
     if path.exists():
         raise RunFileError(f"{path} exists: choose another name, or remove it first")
     frames = {"event": run.events, "gap": run.gaps, "unavailable": run.unavailable, "node": run.nodes, **run.samples}
-    imported = {"operation": run.operations, "collective": run.collectives, "link_test": run.link_tests}
-    frames |= {name: frame for name, frame in imported.items() if frame is not None}
+    rare = {
+        "operation": run.operations,
+        "collective": run.collectives,
+        "link_test": run.link_tests,
+        "sync_update": run.sync_updates,
+        "sync_switch": run.sync_switches,
+        "sync_step": run.sync_steps,
+    }
+    frames |= {name: frame for name, frame in rare.items() if frame is not None}
     first_node = [i for i, r in enumerate(run.ranks) if r.node == min(info.node for info in run.ranks)]
     started: list[int] = []
     with RunFile.open(path) as file, file.transaction():

@@ -67,6 +67,19 @@ SELECT pid, max(run_delay_us) - min(run_delay_us) AS waited_us, max(on_cpu_us) -
 FROM process_sample WHERE rank = 0 AND is_rank = 1 GROUP BY pid""",
     ),
     (
+        "Under each synchronisation mode, whose gradients went into how many of the updates",
+        """\
+SELECT mode, rank, count(*) AS updates, round(count(*) / any_value(closed), 3) AS share
+FROM (
+    SELECT mode, count(*) OVER (PARTITION BY mode) AS closed, unnest(flatten(list_transform(
+        string_split(contributors, ','),
+        lambda part: range(split_part(part, '-', 1)::BIGINT, split_part(part, '-', -1)::BIGINT + 1)))) AS rank
+    FROM (
+        SELECT * FROM sync_update WHERE attempt = 0
+        QUALIFY row_number() OVER (PARTITION BY version ORDER BY epoch DESC, retries DESC, mono_ns DESC) = 1))
+GROUP BY ALL ORDER BY ALL""",
+    ),
+    (
         "What is missing, and why",
         """\
 SELECT source, lost_rows, reason FROM gap

@@ -17,6 +17,9 @@ from starprof.model.columns import (
     text,
 )
 
+NATIVE = "native"
+"""Mode of native steps; the others are called as in `starprof.sync.policies.MODES`."""
+
 SYNC_UPDATE = Table(
     31,
     "sync_update",
