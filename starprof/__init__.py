@@ -6,6 +6,7 @@ In a training script (all optional; `starprof record -- CMD` needs no change of 
     starprof.watch(model, optimizer)      # any loop
     with starprof.step(): ...             # loops without an optimizer
     with starprof.span("h2d"): ...        # name a part of the step
+    for step, x in starprof.steps(...)    # loops without a data loader
 """
 
 __version__ = "0.1.0"
@@ -13,13 +14,13 @@ __version__ = "0.1.0"
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from starprof.hook.api import span, step, watch
+    from starprof.hook.api import span, step, steps, watch
 
-__all__ = ["__version__", "span", "step", "watch"]
+__all__ = ["__version__", "span", "step", "steps", "watch"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the three functions on first use: importing starprof stays cheap, and never imports torch."""
+    """Load these on first use: importing starprof stays cheap, and never imports torch."""
     if name not in __all__:
         raise AttributeError(f"module 'starprof' has no attribute {name!r}")
     from starprof.hook import api

@@ -1,4 +1,4 @@
-"""What a training script may call: `watch`, `step`, `span`.
+"""What a training script may call: `watch`, `step`, `span`, `steps`.
 
 All of them do nothing, and say nothing, when no recorder is active: a script that uses them runs anywhere.
 """
@@ -9,10 +9,13 @@ import os
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from starprof.hook.steps import steps
 from starprof.model import env
 
 if TYPE_CHECKING:
     from starprof.hook.install import Installed
+
+__all__ = ["span", "step", "steps", "watch"]
 
 _installed: Installed | None = None
 
