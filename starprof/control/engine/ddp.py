@@ -1,0 +1,187 @@
+"""Where the engine sits in DistributedDataParallel: around an iteration's first forward and last backward pass.
+
+The last one is that which would have synchronised. In rounds DDP must not reduce, and the user's code must not notice:
+what it reads and sets as `require_backward_grad_sync` (`no_sync` does, some loops do it by hand) stays its own wish,
+and DDP is told no.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.compiler import is_dynamo_compiling
+from torch.nn.parallel import DistributedDataParallel as Model
+
+WISH = "require_backward_grad_sync"
+
+
+class Driver(Protocol):
+    """What drives one model's ranks.
+
+    Attributes:
+        native: DDP reduces itself.
+    """
+
+    native: bool
+
+    def before_step(self) -> None:
+        """Before an iteration's first forward pass."""
+        ...
+
+    def after_backward(self) -> None:
+        """The gradients of an iteration are there; reduced, where steps are native."""
+        ...
+
+
+class _Watched:
+    """One model: who drives it, and where in its iteration it is."""
+
+    __slots__ = ("driver", "in_iteration", "seen", "sync_due")
+
+    def __init__(self) -> None:
+        self.driver: Driver | None = None
+        self.in_iteration = False
+        self.sync_due = False
+        self.seen: list[tuple[torch.Tensor | None, int]] = []
+
+
+class DdpPatches:
+    """All of it; in place from `install` to `remove`."""
+
+    def __init__(self) -> None:
+        """Nothing is patched yet."""
+        self._models: WeakKeyDictionary[Model, _Watched] = WeakKeyDictionary()
+        self._originals: list[tuple[Any, str, Any]] = []
+        self._depth = 0
+        self._last: Model | None = None
+
+    def install(self) -> None:
+        """Patch DDP and `torch.autograd.backward`."""
+        self._replace(Model, "forward", self._around_forward(Model.forward))
+        self._replace(Model, "no_sync", _no_sync)
+        self._replace(torch.autograd, "backward", self._around_backward(torch.autograd.backward))
+        self._originals.append((Model, WISH, None))
+        setattr(Model, WISH, _Wish(self._in_rounds))
+
+    def remove(self) -> None:
+        """Put everything back; models keep the wishes that users had set."""
+        for holder, name, original in reversed(self._originals):
+            if original is None:
+                delattr(holder, name)
+            else:
+                setattr(holder, name, original)
+        self._originals = []
+
+    def drive(self, model: Model, driver: Driver | None) -> None:
+        """From now on `driver` is asked for this model; None: nobody is."""
+        self._watched(model).driver = driver
+
+    def native_again(self, model: Model) -> None:
+        """DDP synchronises from the next forward pass on, buffers first: rank 0's, as it always does."""
+        model.require_forward_param_sync = True
+
+    def rounds_begin(self, model: Model) -> None:
+        """The next forward pass must not send buffers round, which waits for everybody."""
+        model.require_forward_param_sync = False
+
+    def _replace(self, holder: Any, name: str, replacement: Any) -> None:
+        self._originals.append((holder, name, getattr(holder, name)))
+        setattr(holder, name, replacement)
+
+    def _watched(self, model: Model) -> _Watched:
+        watched = self._models.get(model)
+        if watched is None:
+            watched = self._models[model] = _Watched()
+        return watched
+
+    def _in_rounds(self, model: Model) -> bool:
+        watched = self._models.get(model)
+        return watched is not None and watched.driver is not None and not watched.driver.native
+
+    def _around_forward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def forward(model: Model, *args: Any, **kwargs: Any) -> Any:
+            if not is_dynamo_compiling() and torch.is_grad_enabled():
+                self._before_forward(model)
+            return original(model, *args, **kwargs)
+
+        return forward
+
+    def _before_forward(self, model: Model) -> None:
+        watched = self._models.get(model)
+        if watched is None or watched.driver is None:
+            return
+        if not watched.in_iteration:
+            watched.driver.before_step()
+            watched.in_iteration = True
+        if model.__dict__.get(WISH, True) and not watched.sync_due:
+            watched.sync_due = True
+            watched.seen = [(p.grad, -1 if p.grad is None else p.grad._version) for p in _parameters(model)]
+        self._last = model
+
+    def _around_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if is_dynamo_compiling() or self._last is None:
+                return original(*args, **kwargs)
+            self._depth += 1  # re-entrant checkpointing calls it inside a backward pass
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                self._depth -= 1
+            if not self._depth:
+                self._after_backward()
+            return result
+
+        return backward
+
+    def _after_backward(self) -> None:
+        model = self._last
+        watched = None if model is None else self._models.get(model)
+        if model is None or watched is None or watched.driver is None or not watched.sync_due:
+            return
+        if not any(
+            p.grad is not seen or (seen is not None and seen._version != version)
+            for p, (seen, version) in zip(_parameters(model), watched.seen, strict=True)
+        ):
+            return  # it was the backward pass of another model
+        watched.sync_due = watched.in_iteration = False
+        watched.seen = []
+        watched.driver.after_backward()
+
+
+class _Wish:
+    """The attribute `require_backward_grad_sync`: users set and see their wish, DDP sees no while in rounds."""
+
+    def __init__(self, in_rounds: Callable[[Model], bool]) -> None:
+        self._in_rounds = in_rounds
+
+    def __get__(self, model: Model | None, owner: type) -> Any:
+        if model is None:
+            return self
+        return model.__dict__.get(WISH, True) and not self._in_rounds(model)
+
+    def __set__(self, model: Model, value: bool) -> None:
+        model.__dict__[WISH] = value
+
+
+@contextmanager
+def _no_sync(model: Model) -> Iterator[None]:
+    """As DDP's own, on the wish: what that one would restore in rounds is not what the user had set."""
+    wish = model.__dict__.get(WISH, True)
+    model.__dict__[WISH] = False
+    try:
+        yield
+    finally:
+        model.__dict__[WISH] = wish
+
+
+def _parameters(model: Model) -> list[torch.nn.Parameter]:
+    """Those that DDP reduces, in the order in which the model names them."""
+    ignored = model.parameters_to_ignore
+    return [p for name, p in model.module.named_parameters() if p.requires_grad and name not in ignored]

@@ -1,0 +1,497 @@
+"""The engine of one rank: what its training thread, its connection and its peers do to the rank's `Member`.
+
+One lock guards the member and all that goes with it. Three kinds of threads come here: the training thread
+(`before_step`, `synchronise`, `meet`), which is the only one that waits and the only one that touches parameters; the
+connection's thread with what the coordinator says; and threads of `groups` and `peers` with results.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from starprof.control.codec import decode, encode
+from starprof.control.engine.flat import Flat, Layout, Pool
+from starprof.control.engine.groups import Groups
+from starprof.control.engine.peers import Peers
+from starprof.control.engine.results import Results
+from starprof.errors import StarprofError, TransportError
+from starprof.sync.protocol.actions import (
+    Action,
+    Apply,
+    Begin,
+    Deliver,
+    Fetch,
+    PullState,
+    Reduce,
+    Resume,
+    Send,
+    SkipLimit,
+)
+from starprof.sync.protocol.member import Member
+from starprof.sync.protocol.messages import Arrive, Close, Go, ToCoordinator, ToRank
+
+ASK_AGAIN_S = 2.0
+"""A result that has not come after this time is asked for."""
+GIVE_UP_S = 300.0
+"""Nothing has been heard for so long that the job can't go on: it ends with an error, as its own collectives would."""
+ROUNDING = 1e-6
+
+
+class Link(Protocol):
+    """The connection to the coordinator."""
+
+    def send(self, message: ToCoordinator) -> None:
+        """Say something; returns at once."""
+        ...
+
+
+class Updates(Protocol):
+    """The user's own way to make an update: clipping, optimizer, schedules."""
+
+    def hyper(self) -> Any:
+        """Hyper-parameters as they are now, as a JSON value."""
+        ...
+
+    def scale(self) -> float:
+        """Factor that the user's loss is scaled by."""
+        ...
+
+    def replay(self, put: Callable[[], None], hyper: Any) -> None:
+        """Make an update as the user's loop does; `put` sets the gradients."""
+        ...
+
+    def own(self, hyper: Any) -> None:
+        """The user's loop makes the next update itself, with these hyper-parameters."""
+        ...
+
+    def skip_own(self) -> None:
+        """What the user's loop does until the next synchronisation must change nothing."""
+        ...
+
+    def state(self) -> bytes:
+        """Model, optimizers and what belongs to them."""
+        ...
+
+    def load(self, state: bytearray) -> None:
+        """Take another rank's state."""
+        ...
+
+
+class Data(Protocol):
+    """The batches of the loop."""
+
+    def skip(self, iterations: int) -> None:
+        """The next ones are not computed here."""
+        ...
+
+
+@dataclass(slots=True)
+class Counts:
+    """What this rank has done.
+
+    Attributes:
+        iterations: of the loop, skipped ones included.
+        progress: of the training, in steps of all ranks.
+        skipped: iterations that were skipped.
+        handed_in: gradients.
+        replayed: updates that were made between two of the loop's own.
+        without_update: iterations of which nothing came.
+        waited_s: time spent waiting for others.
+    """
+
+    iterations: int = 0
+    progress: float = 0.0
+    skipped: int = 0
+    handed_in: int = 0
+    replayed: int = 0
+    without_update: int = 0
+    waited_s: float = 0.0
+
+
+class LostError(StarprofError):
+    """The other ranks and their coordinator can't be reached any more."""
+
+
+@dataclass(slots=True)
+class _Inbox:
+    """What the training thread waits for."""
+
+    begin: Begin | Resume | None = None
+    applies: list[Close] = field(default_factory=list)
+    pull: PullState | None = None
+    state: tuple[int, bytearray] | None = None
+
+
+class Engine:
+    """One rank's.
+
+    Attributes:
+        native: whether the next step is a native one.
+        counts: what it has done.
+    """
+
+    def __init__(self, member: Member, layout: Layout, groups: Groups, updates: Updates, data: Data, lock: Any) -> None:
+        """Begin in native steps; `connect` follows.
+
+        Args:
+            member: state machine of this rank.
+            layout: of the gradients.
+            groups: for reductions.
+            updates: how to make one.
+            data: batches of the loop.
+            lock: reentrant; the link holds it while it says hello.
+        """
+        self._member = member
+        self._rank = member.rank
+        self._pool = Pool(layout)
+        self._results = Results(self._pool)
+        self._groups = groups
+        self._peers: Peers
+        self._link: Link
+        self._updates = updates
+        self._data = data
+        self._changed = threading.Condition(lock)
+        self._inbox = _Inbox()
+        self._own: dict[int, tuple[Flat, bytes]] = {}
+        self._expected: dict[int, Close] = {}
+        self._floor = 0
+        self._skip_limit: int | None = None
+        self._state_wanted: list[tuple[int, int]] = []
+        self._applied = member.version
+        self.native = True
+        self.counts = Counts(iterations=member.version, progress=float(member.version))
+
+    def connect(self, peers: Peers, link: Link) -> None:
+        """How to reach the other ranks and the coordinator."""
+        self._peers = peers
+        self._link = link
+
+    # The training thread.
+
+    def before_step(self) -> None:
+        """It stands before an iteration's first forward pass; waits while a switch is prepared."""
+        if not self.native:
+            return
+        with self._changed:
+            if self._inbox.begin is None:
+                self._do(self._member.boundary())
+            self._wait_for_begin()
+            self._inbox.begin = None
+
+    def native_done(self) -> None:
+        """A native step's gradients are reduced: it will be made."""
+        with self._changed:
+            self._advance(1.0)
+            self.counts.iterations += 1
+            self._applied += 1
+            self._do(self._member.native_done())
+
+    def synchronise(self) -> None:
+        """The gradients of an iteration are there: hand them in, wait, and put the update to be made in their place."""
+        own = self._pool.take()
+        own.collect(1.0 / self._updates.scale())
+        hyper = json.dumps(self._updates.hyper(), separators=(",", ":")).encode()
+        with self._changed:
+            self._serve_states()
+            self.counts.handed_in += 1
+            self.counts.iterations += 1
+            actions = self._member.gradient(iterations=self.counts.iterations)
+            for number in _handed_in(actions):
+                self._own[number] = (own, hyper)
+            self._do(actions)
+            self._wait_for_begin()
+            closes = self._take_applies()
+        self._make(closes, own_step=True)
+        self._catch_up()
+
+    def meet(self, index: int) -> None:
+        """It leaves the rounds for a moment: wait for all others, and make all updates up to there.
+
+        Args:
+            index: iterations of the loop after which the others may stop as well.
+        """
+        if self.native:
+            return
+        with self._changed:
+            self._serve_states()
+            self._do(self._member.pause(index))
+            self._wait_for_begin()
+            closes = self._take_applies()
+        self._make(closes, own_step=False)
+        with self._changed:
+            self._skip_limit = None
+            # Whoever ran ahead or fell behind in the count of iterations is even with all others here.
+            self.counts.progress = float(self.counts.iterations)
+
+    def done(self) -> None:
+        """The training is over here."""
+        with self._changed:
+            self._do(self._member.done())
+
+    def _wait_for_begin(self) -> None:
+        """Until the step may begin, or there is another rank's state to go on from."""
+        began_s = time.monotonic()
+        ask_at_s = began_s + ASK_AGAIN_S
+        inbox = self._inbox
+        while inbox.begin is None:
+            if inbox.state is not None:
+                self._take_state()
+                continue
+            if self._state_wanted:
+                with unlocked(self._changed):
+                    self._serve_states()
+                continue
+            self._changed.wait(ASK_AGAIN_S)
+            now_s = time.monotonic()
+            if now_s > ask_at_s:
+                ask_at_s = now_s + ASK_AGAIN_S
+                self._ask_again(int((now_s - began_s) / ASK_AGAIN_S))
+            if now_s > began_s + GIVE_UP_S:
+                raise LostError(f"rank {self._rank} has heard nothing for {GIVE_UP_S:.0f} s: the job can't go on")
+        self.native = inbox.begin.native
+        if not self.native:
+            inbox.begin = None  # else it is the native step's that follows
+        self.counts.waited_s += time.monotonic() - began_s
+
+    def _take_applies(self) -> list[Close]:
+        closes, self._inbox.applies = self._inbox.applies, []
+        return closes
+
+    def _make(self, closes: list[Close], *, own_step: bool) -> None:
+        """Make updates in order; the last one is left to the user's loop."""
+        rounds = [close for close in closes if close.gradients]
+        last = rounds.pop() if own_step and rounds else None
+        for close in rounds:
+            flat = self._held(close)
+            self._updates.replay(partial(flat.put, self._updates.scale()), json.loads(flat.settings))
+            self.counts.replayed += 1
+        if last is not None:
+            flat = self._held(last)
+            flat.put(self._updates.scale())
+            self._updates.own(json.loads(flat.settings))
+        elif own_step:
+            self.counts.without_update += 1
+            self._updates.skip_own()
+        with self._changed:
+            for close in closes:
+                self._advance(sum(close.weights))
+                self._applied = close.round + 1
+            self._results.trim(min(self._floor, self._applied))
+
+    def _held(self, close: Close) -> Flat:
+        with self._changed:
+            flat = self._results.get(close.round)
+        assert flat is not None, f"round {close.round} is to be applied and not here"
+        return flat
+
+    def _advance(self, by: float) -> None:
+        self.counts.progress += by
+
+    def _catch_up(self) -> None:
+        """Skip the iterations that the training has gone on without this rank."""
+        behind = math.floor(self.counts.progress + ROUNDING) - self.counts.iterations
+        if self._skip_limit is not None:
+            behind = max(behind, self._skip_limit - self.counts.iterations)
+        if behind > 0:
+            self._data.skip(behind)
+            self.counts.iterations += behind
+            self.counts.skipped += behind
+
+    # State from another rank.
+
+    def _take_state(self) -> None:
+        assert self._inbox.state is not None
+        version, state = self._inbox.state
+        self._inbox.state = None
+        self._inbox.applies = []
+        self._updates.load(state)
+        self._applied = version
+        for number in list(self._own):
+            self._forget(number)
+        # What is held here from before may have been decided otherwise since; the coordinator says again what counts.
+        self._results.clear()
+        self._expected = {}
+        self._inbox.pull = None
+        self._do(self._member.pulled(version, []))
+
+    def _serve_states(self) -> None:
+        """Parameters are those of a version now, and nobody changes them."""
+        wanted, self._state_wanted = self._state_wanted, []
+        # Whoever wants a version that is not here yet asks again.
+        now = {rank for rank, version in wanted if version <= self._applied}
+        if now:
+            state = self._updates.state()
+            for rank in now:
+                self._peers.send_state(rank, self._applied, state)
+
+    # What the coordinator says.
+
+    def told(self, message: ToRank) -> None:
+        """It has said something (its connection's thread)."""
+        with self._changed:
+            if isinstance(message, Go) and not message.kept:
+                self._forget(message.number)
+            elif isinstance(message, Close):
+                self._floor = max(self._floor, message.floor)
+                if message.gradients and message.round >= self._applied and self._results.get(message.round) is None:
+                    self._expected[message.round] = message
+            self._do(self._member.told(message))
+
+    # Results: of reductions, and from other ranks.
+
+    def buffer(self) -> Flat:
+        """See `peers.Owner`."""
+        return self._pool.take()
+
+    def result_came(self, header: bytes, flat: Flat) -> None:
+        """See `peers.Owner`."""
+        close = decode(header)
+        if not isinstance(close, Close):
+            raise TransportError("a result without a description")
+        with self._changed:
+            self._keep(close, flat, partial(self._member.received, close))
+
+    def result_failed(self, flat: Flat) -> None:
+        """See `peers.Owner`."""
+        self._pool.give(flat)
+
+    def asked_for_result(self, rank: int, number: int) -> None:
+        """See `peers.Owner`."""
+        with self._changed:
+            close = self._member.can_deliver(number)
+            if close is not None:
+                self._deliver(rank, close)
+
+    def asked_for_state(self, rank: int, version: int) -> None:
+        """See `peers.Owner`."""
+        with self._changed:
+            self._state_wanted.append((rank, version))
+            self._changed.notify_all()
+
+    def state_came(self, version: int, state: bytearray) -> None:
+        """See `peers.Owner`."""
+        with self._changed:
+            pull = self._inbox.pull
+            if pull is not None and version >= pull.version:
+                self._inbox.state = (version, state)
+                self._changed.notify_all()
+
+    def _reduced(self, close: Close, flat: Flat, complete: bool) -> None:
+        """A reduction has ended (a thread of gloo's)."""
+        with self._changed:
+            if complete:
+                self._keep(close, flat, partial(self._member.reduced, close.round, close.attempt))
+            else:
+                self._pool.give(flat)
+                self._do(self._member.reduction_failed(close.round, close.attempt))
+
+    def _keep(self, close: Close, flat: Flat, tell: Callable[[], list[Action]]) -> None:
+        """A result is here; it is kept if the member takes it."""
+        before = self._member.can_deliver(close.round)
+        actions = tell()
+        after = self._member.can_deliver(close.round)
+        if before is None and after is not None and after.attempt == close.attempt:
+            self._results.put(close.round, flat)
+            self._expected.pop(close.round, None)
+            for gradient in after.gradients:
+                if gradient.worker == self._rank:
+                    self._forget(gradient.number)
+        else:
+            self._pool.give(flat)
+        self._do(actions)
+
+    def _forget(self, number: int) -> None:
+        """A gradient of this rank is not needed any more."""
+        own = self._own.pop(number, None)
+        if own is not None:
+            self._pool.give(own[0])
+
+    # What the member wants done.
+
+    def _do(self, actions: list[Action]) -> None:
+        inbox = self._inbox
+        for action in actions:
+            match action:
+                case Send(message):
+                    self._link.send(message)
+                case Reduce(close):
+                    self._reduce(close)
+                case Deliver(to, close):
+                    self._deliver(to, close)
+                case Fetch(holder, number, _):
+                    self._peers.fetch(holder, number)
+                case Apply(close):
+                    inbox.applies.append(close)
+                case Begin() | Resume():
+                    inbox.begin = action
+                    self._changed.notify_all()
+                case PullState(holder, version):
+                    inbox.pull, inbox.state = action, None
+                    self._peers.pull(holder, version)
+                case SkipLimit(index):
+                    self._skip_limit = index
+
+    def _reduce(self, close: Close) -> None:
+        """Begin to sum this rank's weighted gradients with those of the round's other contributors."""
+        mine = [(self._own[g.number][0], w) for g, w in _of(close, self._rank)]
+        work = self._pool.take()
+        work.take(*mine[0])
+        for flat, weight in mine[1:]:
+            work.add(flat, weight)
+        freshest = max(close.gradients, key=lambda g: (g.version, -g.worker, g.number))
+        if freshest.worker == self._rank:
+            work.settings = self._own[freshest.number][1]
+        finished = partial(self._reduced, close, work)
+        if len(close.members) == 1:
+            finished(True)
+            return
+        name = f"{close.epoch}.{close.round}.{close.attempt}"
+        self._groups.reduce(close.members, name, close.attempt, work.tensor, finished)
+
+    def _deliver(self, to: int, close: Close) -> None:
+        result = self._results.acquire(close.round)
+        if result is None:
+            return
+
+        def done() -> None:
+            with self._changed:
+                self._results.release(result)
+
+        self._peers.send_result(to, encode(close), result.flat, done)
+
+    def _ask_again(self, times: int) -> None:
+        """What was on its way to this rank may be lost with the connection that it was on."""
+        pull = self._inbox.pull
+        if pull is not None:
+            self._peers.pull(pull.holder, pull.version)
+        for close in list(self._expected.values()):
+            others = [member for member in close.members if member != self._rank]
+            if others and self._rank not in close.members:
+                self._peers.fetch(others[times % len(others)], close.round)
+
+
+def _handed_in(actions: list[Action]) -> list[int]:
+    """Number of the gradient that was just handed in; none where it does not count."""
+    return [a.message.gradient.number for a in actions if isinstance(a, Send) and isinstance(a.message, Arrive)]
+
+
+def _of(close: Close, rank: int) -> Iterator[tuple[Any, float]]:
+    return ((g, w) for g, w in zip(close.gradients, close.weights, strict=True) if g.worker == rank)
+
+
+@contextmanager
+def unlocked(lock: Any) -> Iterator[None]:
+    """For the other way round: release a lock in a block."""
+    lock.release()
+    try:
+        yield
+    finally:
+        lock.acquire()

@@ -1,0 +1,277 @@
+"""Connections between ranks for what is too large for the coordinator: results of rounds, and whole states.
+
+Every rank listens on a port and tells it in the job's store. A connection serves one direction and is made when first
+needed. Who is there is proven on both sides, and so are the headers; the numbers themselves travel unsealed, as those
+of the job's own collectives do.
+
+    RESULT  the round's description, then the numbers
+    FETCH   a round: send me its result
+    PULL    a version: send me your state, of that version or newer
+    STATE   version and size, then the state
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import queue
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from starprof.control.engine.flat import Flat
+from starprof.errors import TransportError
+from starprof.wire.channel import dial, hang_up, tune
+from starprof.wire.frames import ANSWER_BYTES, TAG_BYTES, Frames, ServerProof, Service
+
+SERVICE = Service(b"SPR1", "a rank of this job")
+RESULT, FETCH, PULL, STATE, RANK = range(1, 6)
+QUEUED = 64
+"""Messages that wait for one rank; beyond it the oldest are forgotten, and that rank has to ask for what it misses."""
+CONNECT_S = 5.0
+IDLE_S = 1.0
+WRITE_S = 30.0
+MAX_STATE_BYTES = 1 << 40
+_FRAME_HEAD_BYTES = 5
+
+
+class Owner(Protocol):
+    """Who the messages are for; called from threads of this module."""
+
+    def buffer(self) -> Flat:
+        """Where the numbers of the next result go."""
+        ...
+
+    def result_came(self, header: bytes, flat: Flat) -> None:
+        """A result is here, in what `buffer` gave."""
+        ...
+
+    def result_failed(self, flat: Flat) -> None:
+        """It broke off."""
+        ...
+
+    def asked_for_result(self, rank: int, number: int) -> None:
+        """A rank wants a round's result."""
+        ...
+
+    def asked_for_state(self, rank: int, version: int) -> None:
+        """A rank wants the state."""
+        ...
+
+    def state_came(self, version: int, state: bytearray) -> None:
+        """Another rank's state is here."""
+        ...
+
+
+@dataclass(slots=True)
+class _Message:
+    """What waits to be sent; `done` is called whether it was or not."""
+
+    kind: int
+    header: bytes
+    numbers: memoryview | None = None
+    done: Callable[[], None] = field(default=lambda: None)
+
+
+class Peers:
+    """All connections of one rank."""
+
+    def __init__(self, store: Any, rank: int, secret: bytes, owner: Owner, host: str = "127.0.0.1") -> None:
+        """Listen, and tell where.
+
+        Args:
+            store: the job's, or a prefix of it.
+            rank: of this process.
+            secret: that all ranks know.
+            owner: whom to tell.
+            host: address of this machine that the others can reach.
+        """
+        self._store = store
+        self._rank = rank
+        self._secret = secret
+        self._owner = owner
+        self._queues: dict[int, queue.Queue[_Message]] = {}
+        self._closing = threading.Event()
+        self._listener = socket.create_server((host, 0), backlog=128)
+        self._listener.settimeout(IDLE_S)
+        port = self._listener.getsockname()[1]
+        store.set(f"peer/{rank}", f"{host}:{port}")
+        self._start(self._listen, "starprof-peers")
+
+    def send_result(self, to: int, header: bytes, flat: Flat, done: Callable[[], None]) -> None:
+        """Send a round's result; returns at once.
+
+        Args:
+            to: which rank.
+            header: description of the round.
+            flat: its numbers; must not be touched before `done`.
+            done: called once, from another thread or this one.
+        """
+        self._enqueue(to, _Message(RESULT, header, bytes_of(flat.tensor), done))
+
+    def fetch(self, holder: int, number: int) -> None:
+        """Ask for a round's result."""
+        self._enqueue(holder, _Message(FETCH, str(number).encode()))
+
+    def pull(self, holder: int, version: int) -> None:
+        """Ask for a state."""
+        self._enqueue(holder, _Message(PULL, str(version).encode()))
+
+    def send_state(self, to: int, version: int, state: bytes) -> None:
+        """Send the state of a version."""
+        self._enqueue(to, _Message(STATE, f"{version} {len(state)}".encode(), memoryview(state)))
+
+    def close(self) -> None:
+        """End all connections; what waits is not sent any more."""
+        self._closing.set()
+        hang_up(self._listener)
+
+    def _start(self, target: Callable[..., None], name: str, *args: Any) -> None:
+        threading.Thread(target=target, args=args, name=name, daemon=True).start()
+
+    # Sending: one thread and one queue for each rank, so that a slow one keeps nobody else waiting.
+
+    def _enqueue(self, to: int, message: _Message) -> None:
+        waiting = self._queues.get(to)
+        if waiting is None:
+            waiting = self._queues[to] = queue.Queue(QUEUED)
+            self._start(self._send_all, f"starprof-to-{to}", to, waiting)
+        while True:
+            try:
+                waiting.put_nowait(message)
+                return
+            except queue.Full:
+                with contextlib.suppress(queue.Empty):
+                    waiting.get_nowait().done()
+
+    def _send_all(self, to: int, waiting: queue.Queue[_Message]) -> None:
+        line: tuple[socket.socket, Frames] | None = None
+        while not self._closing.is_set():
+            try:
+                message = waiting.get(timeout=IDLE_S)
+            except queue.Empty:
+                continue
+            # A connection that the other side has closed shows only when something is sent: one more try.
+            for _ in range(2):
+                try:
+                    line = line or self._dial(to)
+                    self._send(line, message)
+                    break
+                except (OSError, TransportError):
+                    if line is not None:
+                        hang_up(line[0])
+                    line = None
+            message.done()
+        if line is not None:
+            hang_up(line[0])
+
+    def _dial(self, to: int) -> tuple[socket.socket, Frames]:
+        try:
+            host, _, port = self._store.get(f"peer/{to}").decode().rpartition(":")
+        except RuntimeError as error:  # the store has no narrower type
+            raise TransportError(f"rank {to} has not told its address: {error}") from error
+        sock, frames = dial((host, int(port)), SERVICE, self._secret, CONNECT_S)
+        sock.settimeout(WRITE_S)
+        sock.sendall(frames.seal(RANK, str(self._rank).encode()))
+        return sock, frames
+
+    @staticmethod
+    def _send(line: tuple[socket.socket, Frames], message: _Message) -> None:
+        sock, frames = line
+        sock.sendall(frames.seal(message.kind, message.header))
+        if message.numbers is not None:
+            sock.sendall(message.numbers)
+
+    # Receiving: one thread for each rank that has connected.
+
+    def _listen(self) -> None:
+        while not self._closing.is_set():
+            try:
+                sock, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            self._start(self._receive_all, "starprof-from", sock)
+
+    def _receive_all(self, sock: socket.socket) -> None:
+        try:
+            tune(sock)
+            sock.settimeout(CONNECT_S)
+            proof = ServerProof(SERVICE, self._secret)
+            sock.sendall(proof.greeting)
+            answer, frames = proof.admit(_exactly(sock, ANSWER_BYTES))
+            sock.sendall(answer)
+            kind, payload = _frame(sock, frames)
+            if kind != RANK:
+                raise TransportError("a rank did not say which one it is")
+            sock.settimeout(None)
+            while not self._closing.is_set():
+                self._received(sock, int(payload), *_frame(sock, frames))
+        except (OSError, TransportError, ValueError):
+            pass  # whoever it was connects again when it has something to say
+        finally:
+            hang_up(sock)
+
+    def _received(self, sock: socket.socket, rank: int, kind: int, header: bytes) -> None:
+        if kind == RESULT:
+            self._receive_result(sock, header)
+        elif kind == FETCH:
+            self._owner.asked_for_result(rank, int(header))
+        elif kind == PULL:
+            self._owner.asked_for_state(rank, int(header))
+        elif kind == STATE:
+            version, size = map(int, header.split())
+            if not 0 <= size <= MAX_STATE_BYTES:
+                raise TransportError("a state of an impossible size")
+            state = bytearray(size)
+            _into(sock, memoryview(state))
+            self._owner.state_came(version, state)
+        else:
+            raise TransportError("a rank said something that is no message")
+
+    def _receive_result(self, sock: socket.socket, header: bytes) -> None:
+        flat = self._owner.buffer()
+        try:
+            _into(sock, bytes_of(flat.tensor))
+        except BaseException:
+            self._owner.result_failed(flat)
+            raise
+        self._owner.result_came(header, flat)
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The memory of a contiguous tensor on the CPU; the caller keeps the tensor."""
+    size = tensor.numel() * tensor.element_size()
+    return memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B")
+
+
+def _frame(sock: socket.socket, frames: Frames) -> tuple[int, bytes]:
+    """The next frame, and not a byte more: what follows may be numbers."""
+    head = _exactly(sock, _FRAME_HEAD_BYTES)
+    frames.feed(head)
+    frame = frames.next()
+    if frame is None:
+        frames.feed(_exactly(sock, int.from_bytes(head[:4], "little") + TAG_BYTES))
+        frame = frames.next()
+    if frame is None:
+        raise TransportError("a frame broke off")
+    return frame
+
+
+def _exactly(sock: socket.socket, count: int) -> bytearray:
+    data = bytearray(count)
+    _into(sock, memoryview(data))
+    return data
+
+
+def _into(sock: socket.socket, target: memoryview) -> None:
+    while target:
+        count = sock.recv_into(target)
+        if not count:
+            raise TransportError("the other side closed the connection")
+        target = target[count:]

@@ -1,0 +1,219 @@
+"""Engines of several ranks in one process: what every rank has at the end must be the same, bit for bit."""
+
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from engine_world import Office, Rank, train
+
+WORLD = 4
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def ranks():
+    server = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    made = []
+    office = Office(WORLD)
+
+    def make(delay_s=lambda _rank, _index: 0.0, world=WORLD):
+        for number in range(world):
+            store = dist.TCPStore("127.0.0.1", server.port, None, False, wait_for_workers=False)
+            made.append(Rank(number, world, office, store, delay_s=lambda index, r=number: delay_s(r, index)).build())
+        return made
+
+    yield make
+    office.closing = True
+    for rank in made:
+        rank.peers.close()
+        rank.groups.close()
+
+
+def same(ranks):
+    first = ranks[0]
+    for rank in ranks[1:]:
+        for a, b in zip(first.parameters(), rank.parameters(), strict=True):
+            assert torch.equal(a, b)
+        for a, b in zip(first.moments(), rank.moments(), strict=True):
+            assert torch.equal(a, b)
+
+
+def slow_last(rank, _index):
+    return 0.012 if rank == WORLD - 1 else 0.003
+
+
+def switching(office, plan):
+    """Ask for modes when rank 0 has done so many iterations."""
+
+    def after(rank, index):
+        if rank.rank == 0 and index in plan:
+            name, options = plan[index]
+            office.switch(name, **options)
+
+    return after
+
+
+MODES = [
+    ("ssgd", {}),
+    ("m-sync", {"m": 3}),
+    ("m-sync", {"m": 1}),
+    ("m-sync-fold", {"m": 3}),
+    ("static-x", {"x": 2}),
+    ("asgd", {}),
+    ("ring-x", {"x": 3}),
+    ("dynamic-x", {}),
+    ("deadline", {"after_s": 0.004}),
+    ("backup", {"b": 1}),
+    ("ssp", {"s": 3}),
+    ("lgc", {"k": 3}),
+    ("eager", {}),
+    ("rennala", {"batch": 3}),
+    ("ringmaster", {"r": 4}),
+]
+
+
+@pytest.mark.parametrize(("mode", "options"), MODES, ids=lambda value: str(value))
+def test_replicas_are_identical_in_every_mode_and_after_the_way_back(ranks, mode, options):
+    made = ranks(slow_last)
+    office = made[0].office
+    train(made, 2, 25, after=switching(office, {4: (mode, options), 21: (None, {})}))
+    same(made)
+    assert all(rank.engine.counts.handed_in > 0 for rank in made)
+    assert all(rank.engine.native for rank in made), "nobody came back to native steps"
+    assert all(rank.engine.counts.iterations == 50 for rank in made)
+
+
+def test_a_sequence_of_modes(ranks):
+    made = ranks(slow_last)
+    plan = {
+        3: ("m-sync", {"m": 2}),
+        12: ("asgd", {}),
+        20: ("ssgd", {}),
+        26: (None, {}),
+        40: ("static-x", {"x": 3}),
+        55: ("m-sync-fold", {"m": 2}),
+        70: (None, {}),
+    }
+    train(made, 3, 30, after=switching(made[0].office, plan))
+    same(made)
+    assert all(rank.engine.native for rank in made)
+
+
+def test_rounds_of_everybody_are_what_native_steps_are(ranks):
+    made = ranks()
+    train(made, 1, 30, after=switching(made[0].office, {3: ("ssgd", {})}))
+    same(made)
+    alone = Rank(0, WORLD, made[0].office, None)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.Tanh(), torch.nn.Linear(9, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for index in range(30):
+        optimizer.zero_grad()
+        for rank in range(WORLD):
+            alone.rank = rank
+            x, y = alone.batch(index)
+            (torch.nn.functional.cross_entropy(model(x), y) / WORLD).backward()
+        optimizer.step()
+    for mine, theirs in zip(model.parameters(), made[0].parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_the_update_is_the_mean_over_the_recorded_contributors(ranks):
+    made = ranks(slow_last)
+    office = made[0].office
+    contributed = {}
+    for rank in made:
+        original = rank.engine._member.gradient
+
+        def gradient(*args, rank=rank, original=original, **kwargs):
+            actions = original(*args, **kwargs)
+            for action in actions:
+                g = action.message.gradient
+                contributed[g.worker, g.number] = [p.grad.clone() for p in rank.model.parameters()]
+            return actions
+
+        rank.engine._member.gradient = gradient
+    put = {}
+    engine = made[0].engine
+    original_held = engine._held
+
+    def held(close):
+        flat = original_held(close)
+        put[close.round] = (close, [view.clone() for view in flat._views])
+        return flat
+
+    engine._held = held
+    train(made, 1, 30, after=switching(office, {3: ("m-sync", {"m": 3})}))
+    assert len(put) > 10
+    for close, values in put.values():
+        assert sum(close.weights) == pytest.approx(1.0)
+        for place, value in enumerate(values):
+            expected = sum(
+                weight * contributed[g.worker, g.number][place]
+                for g, weight in zip(close.gradients, close.weights, strict=True)
+            )
+            torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_a_rank_that_was_cut_off_for_too_long_takes_another_ones_state(ranks):
+    made = ranks(slow_last)
+    office = made[0].office
+    office.lease_s = 0.05
+    last = made[-1]
+    cut = threading.Event()
+
+    def after(rank, index):
+        if rank.rank == 0 and index == 4:
+            office.switch("m-sync", m=2)
+        if rank is last and index > 8 and not cut.is_set():
+            cut.set()
+            office.disconnect(last.rank)
+            deadline = time.monotonic() + 10
+            while last.rank in office.coordinator.live and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert last.rank not in office.coordinator.live
+            office.connect(last.rank, last.engine, last.member, last.lock)
+
+    train(made, 2, 60, after=after)
+    assert cut.is_set()
+    same(made)
+
+
+def test_the_others_go_on_without_a_rank_that_died(ranks):
+    made = ranks(slow_last)
+    office = made[0].office
+    victim = made[1]
+
+    class Killed(BaseException):
+        pass
+
+    def after(rank, index):
+        if rank.rank == 0 and index == 4:
+            office.switch("m-sync", m=3)
+        if rank is victim and index == 14:
+            victim.peers.close()
+            victim.groups.close()
+            office.gone(victim.rank)
+            raise Killed
+
+    with pytest.raises(AssertionError, match="Killed"):
+        train(made, 2, 40, after=after)
+    others = [rank for rank in made if rank is not victim]
+    same(others)
+    assert all(rank.engine.counts.iterations == 80 for rank in others)
+    assert not any(rank.engine.native for rank in others), "native steps need everybody"
+
+
+def test_buffers_are_reused(ranks):
+    made = ranks()
+    train(made, 1, 60, after=switching(made[0].office, {3: ("ssgd", {})}))
+    assert all(len(rank.engine._pool._free) + len(rank.engine._results) <= 6 for rank in made)
