@@ -104,8 +104,8 @@ class Wrapping:
         original = getattr(clip_grad, kind.value)
         wrapper = self._around(kind, original)
         self._originals[kind] = original
-        _replace(original, wrapper)
-        self._undo.append(lambda: _replace(wrapper, original))
+        replace_everywhere(original, wrapper)
+        self._undo.append(lambda: replace_everywhere(wrapper, original))
 
     def _method(self, kind: Kind, cls: type) -> None:
         name = kind.value.partition(".")[2]
@@ -175,7 +175,7 @@ def _family(owner: type) -> Iterator[type]:
         yield from _family(cls)
 
 
-def _replace(old: Any, new: Any) -> None:
+def replace_everywhere(old: Any, new: Any) -> None:
     """In every loaded module that holds `old` by some name."""
     for module in list(sys.modules.values()):
         if isinstance(module, ModuleType):
