@@ -2,7 +2,7 @@
 
 import random
 
-from world import World
+from world import Epochs, World
 
 MODES = [
     ("ssgd", lambda n: {}),
@@ -13,12 +13,21 @@ MODES = [
     ("ring-x", lambda n: {"x": max(1, n // 2)}),
     ("asgd", lambda n: {}),
     ("ssp", lambda n: {"s": 1}),
+    ("deadline", lambda n: {"after_s": 0.3}),
+    ("backup", lambda n: {"b": 1}),
+    ("lgc", lambda n: {"k": max(1, n - 1)}),
+    ("lb-bsp", lambda n: {"batch_size": 8}),
+    ("sync-switch", lambda n: {"switch_at": 5}),
+    ("eager", lambda n: {}),
+    ("drop-compute", lambda n: {"tau_s": 1.0}),
+    ("rennala", lambda n: {"batch": n}),
+    ("ringmaster", lambda n: {"r": 3}),
 ]
 FAULTS = ("cut", "crash", "coordinator")
-MAX_EVENTS = 20_000
+MAX_EVENTS = 5_000
 
 
-def play(seed, *, max_ranks=5, faults=(), switching=False, watch=None):
+def play(seed, *, max_ranks=5, faults=(), switching=False, meeting=False, watch=None):
     """One schedule from its seed, checked after every event and at its end; the world as it ended."""
     rng = random.Random(seed)
     ranks = rng.randint(2, max_ranks)
@@ -29,7 +38,11 @@ def play(seed, *, max_ranks=5, faults=(), switching=False, watch=None):
             other, its = rng.choice([*MODES, (None, lambda n: {}), (None, lambda n: {})])
             switches.append((other, its(ranks)))
     happening = [(kind, rng.randrange(ranks)) for kind in faults]
-    world = World(ranks, rng.randint(3, 14), name, options(ranks), faults=happening, switches=switches)
+    updates = rng.randint(3, 14)
+    epochs = None
+    if meeting:
+        epochs = Epochs(rng.randint(1, 4), rng.randint(1, 6), last=rng.random() < 0.8, skip_at_once=rng.random() < 0.5)
+    world = World(ranks, updates, name, options(ranks), faults=happening, switches=switches, epochs=epochs)
     for _ in range(MAX_EVENTS):
         events = world.enabled()
         if not events:

@@ -5,12 +5,25 @@ which weights. Whoever plays it picks one enabled event after the other; `check`
 `check_end` what must hold when nothing can happen any more.
 """
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 
-from starprof.sync.policies import create
+from starprof.sync.policies import MODES, create
 from starprof.sync.protocol.coordinator import Coordinator
-from starprof.sync.protocol.member import Apply, At, Begin, Deliver, Fetch, Member, PullState, Reduce, Send
-from starprof.sync.protocol.messages import Close
+from starprof.sync.protocol.member import (
+    Apply,
+    At,
+    Begin,
+    Deliver,
+    Fetch,
+    Member,
+    PullState,
+    Reduce,
+    Resume,
+    Send,
+    SkipLimit,
+)
+from starprof.sync.protocol.messages import Close, Go
 
 
 @dataclass
@@ -22,11 +35,42 @@ class Group:
     ended: set = field(default_factory=set)
 
 
+@dataclass
+class Place:
+    """Where a rank's loop is; batches are skipped as the training goes on without it."""
+
+    iterations: int = 0
+    epoch: int = 0
+    progress: float = 0.0
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """All ranks come together after every `iterations`; `last`: after the last epoch too."""
+
+    count: int
+    iterations: int
+    last: bool = True
+    skip_at_once: bool = True  # to where others have paused, else only as far as the training has gone on
+
+
 class World:
-    def __init__(self, ranks, updates, mode, options=None, *, faults=(), switches=()):
-        """Training ends at version `updates`; `faults` and `switches` may happen at any time, once each."""
+    def __init__(self, ranks, updates, mode, options=None, *, faults=(), switches=(), epochs=None):
+        """Training ends at version `updates`, or after some epochs.
+
+        `faults` and `switches` may happen at any time, once each.
+        """
         self.names = tuple(range(ranks))
         self.updates = updates
+        self.epochs = epochs
+        self.faultless = not faults
+        self.place = {r: Place() for r in self.names}
+        self.limit = dict.fromkeys(self.names)
+        self.met = {r: {} for r in self.names}
+        self.has_pulled = set()
+        self.counted, self.history, self.checked = [], [], {}
+        self.dropped = {r: set() for r in self.names}
+        self.modes = {mode, *(m for m, _ in switches)}
         self.mode, self.options = mode, options or {}
         self.faults = list(faults)
         self.switches = list(switches)
@@ -93,6 +137,9 @@ class World:
             events.append(("wake", 0))
         return events
 
+    def _policy_drops(self):
+        return any(mode is not None and MODES[mode].drops for mode in self.modes)
+
     def _can_end(self, begin):
         """A native step has a collective of all ranks in it."""
         return not begin.native or all(self.native_begun[o] >= begin.version for o in self.names)
@@ -118,7 +165,11 @@ class World:
         if kind == "to coordinator":
             self._say(self.coordinator.told(self.to_coordinator[what].pop(0)))
         elif kind == "to rank":
-            self._do(what, self.members[what].told(self.to_rank[what].pop(0)))
+            message = self.to_rank[what].pop(0)
+            if isinstance(message, Go) and not message.kept:
+                assert self._policy_drops(), "a gradient is dropped in a mode that promises not to"
+                self.dropped[what].add(message.number)
+            self._do(what, self.members[what].told(message))
         elif kind == "compute":
             self._computed(what)
         elif kind == "reduced":
@@ -190,20 +241,59 @@ class World:
 
     def _computed(self, r):
         begin = self.computing.pop(r)
-        member = self.members[r]
+        member, place = self.members[r], self.place[r]
+        place.iterations += 1
         if begin.native:
             # A native step is an update of everybody's gradients.
             self.applied[r].append((begin.version, "native"))
+            place.progress += 1.0
             self._do(r, member.native_done())
         else:
-            self._do(r, member.gradient())
+            self._do(r, member.gradient(iterations=place.iterations))
+
+    def _goes_on(self, r, begin):
+        """The training thread may compute; or it has come to the end of an epoch, or of everything."""
+        place = self.place[r]
+        if self.epochs is None:
+            over = begin.version >= self.updates
+        elif place.epoch == self.epochs.count:
+            over = True  # the state that it has pulled is a finished rank's
+        else:
+            end = (place.epoch + 1) * self.epochs.iterations
+            if not begin.native:
+                limit = self.limit[r] if self.epochs.skip_at_once else None
+                there = max(math.floor(place.progress + 1e-9), limit or 0)
+                place.iterations = max(place.iterations, min(there, end))
+            if place.iterations == end and (self.epochs.last or place.epoch + 1 < self.epochs.count):
+                self._do(r, self.members[r].pause(end))
+                return
+            over = place.iterations >= end
+        if over:
+            self._do(r, self.members[r].done())
+            return
+        self.computing[r] = begin
+        if begin.native:
+            self.native_begun[r] = begin.version
+
+    def _resumed(self, r, resume):
+        place = self.place[r]
+        self.met[r][place.epoch] = resume.version
+        place.epoch += 1
+        place.progress = float(place.iterations)
+        if place.epoch == self.epochs.count:
+            self._do(r, self.members[r].done())
+        else:
+            self._goes_on(r, Begin(resume.version, resume.native))
 
     def _pulled(self, r):
         holder = self.members[self.pulls.pop(r)[0]]
+        self.has_pulled.add(r)
+        self.place[r] = replace(self.place[holder.rank])
         log = [e.close for k, e in sorted(holder._log.entries.items()) if k >= holder.version and e.held]
         self.applied[r] = list(self.applied[holder.rank])
+        self.counted = []
         self.void.discard(r)
-        self._do(r, self.members[r].pulled(holder.version, log))
+        self._do(r, self.members[r].pulled(holder.version, log, holder.meetings))
 
     def _do(self, r, actions):
         for action in actions:
@@ -221,14 +311,15 @@ class World:
                         self.mail.append((r, close))
                 case Apply(close):
                     self.applied[r].append((close.round, close.gradients, close.weights))
-                case Begin(version, native):
+                    self.place[r].progress += sum(close.weights)
+                case Begin(version, _):
                     assert version == len(self.applied[r]), "begins on parameters that it does not have"
-                    if version >= self.updates:
-                        self._do(r, self.members[r].done())
-                        continue
-                    self.computing[r] = action
-                    if native:
-                        self.native_begun[r] = version
+                    self._goes_on(r, action)
+                case Resume(version, _):
+                    assert version == len(self.applied[r]), "goes on from parameters that it does not have"
+                    self._resumed(r, action)
+                case SkipLimit(index):
+                    self.limit[r] = index
                 case PullState(holder, version):
                     self.computing.pop(r, None)
                     self.pulls[r] = (holder, version)
@@ -238,9 +329,18 @@ class World:
     def check(self):
         """No two ranks whose state counts have applied different results as the same round."""
         counting = [r for r in self.alive if r not in self.void]
-        for number in range(max((len(self.applied[r]) for r in counting), default=0)):
-            there = {repr(self.applied[r][number]) for r in counting if len(self.applied[r]) > number}
-            assert len(there) <= 1, f"round {number} is not the same everywhere: {there}"
+        if counting != self.counted:
+            self.counted, self.history, self.checked = counting, [], dict.fromkeys(counting, 0)
+        for r in counting:
+            for number in range(self.checked[r], len(self.applied[r])):
+                if number == len(self.history):
+                    self.history.append(self.applied[r][number])
+                there = (self.applied[r][number], self.history[number])
+                assert there[0] == there[1], f"round {number} is not the same everywhere: {there}"
+            self.checked[r] = len(self.applied[r])
+            for epoch, version in self.met[r].items():
+                versions = {self.met[o].get(epoch, version) for o in counting if o not in self.has_pulled}
+                assert r in self.has_pulled or versions == {version}, f"a meeting ended at several versions: {versions}"
 
     def check_end(self):
         """Everybody who lives has finished, with the same history, in which no gradient counts twice."""
@@ -257,3 +357,8 @@ class World:
             used = [(g.worker, g.number) for entry in self.applied[r] if entry[1] != "native" for g in entry[1]]
             assert len(used) == len(set(used)), "a gradient counts twice"
             assert [entry[0] for entry in self.applied[r]] == list(range(len(self.applied[r])))
+            if self.faultless and self.epochs is not None and self.epochs.last:
+                told = {(g.worker, g.number) for g in self.members[r]._handed_in}
+                assert told == set(), "what became of a gradient is not known"
+                kept = {number for worker, number in used if worker == r} | self.dropped[r]
+                assert kept == set(range(self.members[r]._number)), "a gradient is lost"

@@ -340,12 +340,11 @@ class Coordinator:
         commit = self._switch.committed(self.epoch, self.live)
         if commit is None:
             return
-        assert self._make is not None
         self._native = False
         self._closed = commit.version
         for rank in self.live:
             self._holds(rank, commit.version - 1)
-        self.policy = self._make(self.live, commit.version)
+        self.policy = self._policy(self.live, commit.version)
 
     def _change(self, now_s: float) -> None:
         """Another policy from the next round on; what has been handed in goes over to it."""
@@ -358,8 +357,14 @@ class Coordinator:
             self._decide(Arrived(gradient, now_s))
 
     def _policy(self, ranks: Iterable[int], version: int) -> Policy:
-        """Of the mode that is wanted; on the way back to native steps, rounds of everybody."""
-        return Ssgd(ranks, version=version) if self._make is None else self._make(ranks, version)
+        """Of the mode that is wanted; on the way back to native steps, rounds of everybody.
+
+        A mode's options may make sense for the whole job only, so it begins with all ranks, and some leave at once.
+        """
+        policy = Ssgd(self.ranks, version=version) if self._make is None else self._make(self.ranks, version)
+        for rank in set(self.ranks).difference(ranks):
+            policy.decide(Left(rank))
+        return policy
 
     def _back_to_native(self) -> None:
         self._native, self._back = True, False

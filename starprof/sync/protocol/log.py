@@ -17,21 +17,42 @@ class Entry:
 
 @dataclass(slots=True)
 class Log:
-    """Rounds from some version on: closed, reduced, refused."""
+    """Rounds from some version on.
+
+    A result counts only once the coordinator has said what its round is made of. Before, it may be of a round that
+    nobody but its sender has heard of, which a new coordinator then makes of other gradients.
+
+    Attributes:
+        held: the results of all rounds before this one are here.
+        entries: closed rounds.
+        refused: by round, the newest attempt whose result is not taken any more.
+        early: results that came before the word on their round.
+    """
 
     held: int
     entries: dict[int, Entry] = field(default_factory=dict)
     refused: dict[int, int] = field(default_factory=dict)
+    early: dict[int, Close] = field(default_factory=dict)
 
     def holds(self, number: int) -> bool:
         """Whether the result of a round is here."""
         return number < self.held or (number in self.entries and self.entries[number].held)
+
+    def refuses(self, close: Close) -> bool:
+        """Whether the result of this try is not taken any more."""
+        return close.attempt <= self.refused.get(close.round, -1)
+
+    def kept(self, number: int) -> Close | None:
+        """The round whose result is kept here; None: it is not."""
+        entry = self.entries.get(number)
+        return entry.close if entry is not None and entry.held else self.early.get(number)
 
     def advance(self, held: int = 0) -> None:
         """All rounds before `held` are over, and whatever follows on them without a hole."""
         self.held = max(self.held, held)
         while self.holds(self.held):
             self.held += 1
+        self.early = {number: close for number, close in self.early.items() if number >= self.held}
 
     def trim(self, floor: int) -> None:
         """Forget rounds before `floor`: nobody asks for them any more."""
@@ -39,14 +60,33 @@ class Log:
             del self.entries[number]
             self.refused.pop(number, None)
 
+    def closed(self, close: Close) -> bool:
+        """The coordinator has closed a round, or has it tried again; whether its result is still missing here."""
+        self.entries[close.round] = entry = Entry(close)
+        early = self.early.pop(close.round, None)
+        if early is not None and _made_of(early) == _made_of(close) and not self.refuses(close):
+            entry.held = True
+        elif early is not None and early.attempt > close.attempt:
+            self.early[close.round] = early
+        entry.held = entry.held or not close.gradients
+        self.advance()
+        return not entry.held
+
     def take(self, close: Close) -> bool:
-        """A result has come; whether it is wanted and was missing. It may come before the word on its round."""
+        """A result has come; whether it is wanted and was missing."""
         number = close.round
-        if self.holds(number) or close.attempt <= self.refused.get(number, -1):
+        if self.holds(number) or self.refuses(close):
             return False
         known = self.entries.get(number)
-        if known is not None and known.close.attempt > close.attempt:
+        if known is None or known.close.attempt < close.attempt:
+            self.early[number] = close
             return False
-        self.entries[number] = Entry(close, held=True)
+        if _made_of(known.close) != _made_of(close):
+            return False
+        known.held = True
         self.advance()
         return True
+
+
+def _made_of(close: Close) -> tuple[object, ...]:
+    return close.attempt, close.gradients, close.weights

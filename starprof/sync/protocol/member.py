@@ -224,9 +224,8 @@ class Member:
         return self._flushed()
 
     def can_deliver(self, number: int) -> Close | None:
-        """The round whose result is held here, for a rank that asks; None: it is not."""
-        entry = self._log.entries.get(number)
-        return entry.close if entry is not None and entry.held else None
+        """The round whose result is here, for a rank that asks; None: it is not."""
+        return self._log.kept(number)
 
     # What the coordinator tells.
 
@@ -316,12 +315,9 @@ class Member:
             self._noted(close)
             return
         self._log.trim(min(close.floor, self.version))
-        self._log.entries[close.round] = entry = Entry(close)
+        missing = self._log.closed(close)
         self._noted(close)
-        if not close.gradients:
-            entry.held = True
-            self._log.advance()
-        elif self.rank in close.members and close.attempt > self._log.refused.get(close.round, -1):
+        if missing and self.rank in close.members and not self._log.refuses(close):
             if self._is_void(close):
                 self._log.refused[close.round] = close.attempt
                 self._out.append(Send(Failed(self.rank, close.round, close.attempt)))
@@ -349,10 +345,10 @@ class Member:
             self._go = go.version
 
     def _asked(self, query: Query) -> None:
-        holds = self._log.holds(query.round)
+        entry, holds = self._log.entries.get(query.round), self._log.holds(query.round)
         if not holds:
             self._log.refused[query.round] = max(query.attempt, self._log.refused.get(query.round, -1))
-        gives = self.can_deliver(query.round) is not None
+        gives = entry is not None and entry.held
         self._out.append(Send(Answer(self.rank, query.round, query.attempt, holds, gives)))
 
     def _told_to_take(self, take: Take) -> None:
@@ -423,9 +419,9 @@ class Member:
             self._commit = None if self.native else self._commit
             self.at = At.COMPUTING
             self._limited(None)
-            self._out.append(Resume(self.version, self.native))
             if self.native and self._prepared is not None:
                 self._promise(self.version + 1)
+            self._out.append(Resume(self.version, self.native))
         elif end is None and self._paused.held < self._log.held:
             self._paused = replace(self._paused, held=self._log.held)
             self._out.append(Send(self._paused))
