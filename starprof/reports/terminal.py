@@ -11,6 +11,7 @@ from starprof.model.rundata import RunData
 from starprof.model.verdict import Finding, Verdict
 from starprof.reports import facts, words
 from starprof.reports.plain import printable, to_encoding
+from starprof.reports.synchronised import synchronised, told_in_short
 from starprof.reports.told import Told, size, told
 
 RANKS_AT_MOST = 24  # rows of the rank table that fit a screen
@@ -90,6 +91,9 @@ def _headline(out: _Lines, run: RunData, verdict: Verdict) -> None:
     steps = f", steps {verdict.steps[0]}-{verdict.steps[1]}" if verdict.steps else ""
     spent = f", {words.seconds(total)} in steps" if total == total else ""
     out.text(f"{verdict.run}: {size(run, verdict)}{steps}{spent}", DIM)
+    sync = synchronised(run)
+    if sync is not None:
+        out.text(f"Synchronisation: {told_in_short(sync)}")
     if run.info.get("note"):
         out.text(f"Note: {run.info['note']}", YELLOW)
 

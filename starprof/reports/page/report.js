@@ -56,6 +56,7 @@
       margin: { l: 8, r: 8, t: 8, b: 8 }, showlegend: false, dragmode: "zoom", ...extra,
       xaxis: { ...axis, ...extra.xaxis }, yaxis: { ...axis, ...extra.yaxis },
       ...(extra.xaxis2 ? { xaxis2: { ...axis, ...extra.xaxis2 } } : {}),
+      ...(extra.yaxis2 ? { yaxis2: { ...axis, ...extra.yaxis2 } } : {}),
     };
   }
   const title = (text) => ({ text, font: { size: 12.5, color: css("--soft") } });
@@ -78,13 +79,16 @@
       : plain(row === 0 || ranks.length <= 40 ? `rank ${ranks[row]}` : ranks[row])) };
   }
 
-  function scale(view, colors) {
-    const node = document.getElementById("heatmap-scale");
-    const digits = view.high - view.low < 10 ? 1 : 0;
+  function ramp(id, colors, low, high) {
     const bar = document.createElement("span");
     bar.className = "ramp";
     bar.style.background = `linear-gradient(to right, ${colors.join(", ")})`;
-    node.replaceChildren(view.low.toFixed(digits), bar, `${view.high.toFixed(digits)} ${view.about}`);
+    document.getElementById(id).replaceChildren(low, bar, high);
+  }
+
+  function scale(view, colors) {
+    const digits = view.high - view.low < 10 ? 1 : 0;
+    ramp("heatmap-scale", colors, view.low.toFixed(digits), `${view.high.toFixed(digits)} ${view.about}`);
   }
 
   function heatmap(data, spec, node) {
@@ -213,6 +217,51 @@
     }), config);
   }
 
+  // ---- synchronisation ----
+  // Labels of switches that would cover each other stand on lines of their own; where there are too many, only numbers.
+  function switchLabels(switches, end, width) {
+    const brief = switches.length > 8 || width < 560, free = [];
+    return switches.map(([at, number, name]) => {
+      const label = brief ? number : `${number} ${name}`;
+      const length = label.length * 7 + 14, late = at / end * width + length > width;
+      const from = at / end * width - (late ? length : 0);
+      let line = free.findIndex((until) => until <= from);
+      if (line < 0) line = free.length;
+      free[line] = from + length;
+      return { at, label, late, line };
+    });
+  }
+
+  function synchronisation(data, spec, node) {
+    const [rows, bins] = spec.part.shape;
+    const codes = data.array(spec.part), width = spec.end / bins;
+    const part = Array.from({ length: rows }, (_, row) => Array.from(codes.subarray(row * bins, (row + 1) * bins), (code) => code ? (code - 1) / 254 : null));
+    const x = Array.from({ length: bins }, (_, bin) => (bin + 0.5) * width);
+    const numbers = (place) => Array.from(data.array(place), (v) => Number.isFinite(v) ? v : null);
+    const few = rows <= 40, strip = few ? Math.max(84, rows * (rows <= 8 ? 20 : 12)) : Math.min(420, Math.max(300, rows));
+    const colors = [css("--grid"), css("--part")];
+    ramp("synchronisation-scale", colors, "no part", "even part");
+    const labels = switchLabels(spec.switches, spec.end, node.clientWidth - 70);
+    const above = 10 + 16 * Math.max(0, ...labels.map((label) => label.line + 1));
+    const lines = 210, between = 26, inner = lines + between + strip;
+    const line = (name, values, color, size) => ({ type: "scatter", mode: "lines", x, y: numbers(values), line: { color: css(color), width: size },
+      hovertemplate: `${name}: <b>%{y:,.3~f}</b> ms<extra></extra>` });
+    const edges = rowEdges(spec, strip), centres = spec.ranks.map((_, row) => (edges[row] + edges[row + 1]) / 2);
+    const traces = [line("own time of the slowest rank", spec.slowest, "--accent", 1.6), line("median step time", spec.median, "--peer", 2.2), {
+      type: "heatmap", z: part, x, y: edges, yaxis: "y2", zmin: 0, zmax: 1, showscale: false, ygap: few ? 2 : 0,
+      colorscale: [[0, colors[0]], [1, colors[1]]], text: spec.ranks.map((rank) => Array(bins).fill(String(rank))),
+      hovertemplate: "rank %{text}: <b>%{z:.0%}</b> of an even part<extra></extra>" }];
+    const shapes = labels.map(({ at }) => ({ type: "line", x0: at, x1: at, xref: "x", yref: "paper", y0: 0, y1: 1, line: { color: css("--ink"), width: 1, dash: "dot" } }));
+    const annotations = labels.map(({ at, label, late, line: level }) => ({ x: at, xref: "x", y: 1, yref: "paper", yanchor: "bottom", yshift: 1 + 16 * level,
+      xanchor: late ? "right" : "left", xshift: late ? 4 : -4, showarrow: false, text: `<b>${plain(label)}</b>`, font: { size: 12.5, color: css("--ink") } }));
+    return Plotly.react(node, traces, layout(node, {
+      height: inner + above + 50, margin: { l: 8, r: 12, t: above, b: 50 }, shapes, annotations,
+      xaxis: { range: [0, spec.end], showgrid: false, title: title("seconds of the run"), nticks: narrow(node) ? 5 : 10, hoverformat: ",.1f", anchor: "y2" },
+      yaxis: { domain: [(strip + between) / inner, 1], rangemode: "tozero", nticks: 5, title: title("ms a step") },
+      yaxis2: { domain: [0, strip / inner], range: [edges[rows], 0], showgrid: false, ...rankTicks(spec.ranks, spec.culprits, strip, centres) },
+    }), config);
+  }
+
   // ---- page ----
   const drawings = [];  // [node, draw]: all charts that have been seen
   function show(node, draw) {
@@ -227,7 +276,7 @@
     const sections = data.document.charts;
     const start = [];
     const place = (key) => document.getElementById(`chart-${key}`);
-    const draw = { heatmap, anatomy };
+    const draw = { heatmap, anatomy, synchronisation };
     for (const [anchor, spec] of Object.entries(sections)) {
       if (draw[spec.kind]) start.push([place(anchor), () => draw[spec.kind](data, spec, place(anchor))]);
       else for (const chart of spec.charts) {

@@ -18,6 +18,7 @@ from starprof.reports.sections import (
     metadata,
     missing,
     overhead,
+    synchronisation,
     verdict,
     whatif,
 )
@@ -27,6 +28,7 @@ SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
     findings.render,
     whatif.render,
     heatmap.render,
+    synchronisation.render,
     anatomy.render,
     counters.render,
     binding.render,
