@@ -33,7 +33,7 @@ def _refuse(what: object) -> Any:
 
 
 _encode_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
-_decode_json = json.JSONDecoder(parse_constant=_refuse).decode
+_decode_json = json.JSONDecoder(parse_constant=_refuse).raw_decode
 
 
 def encode(message: ToRank | ToCoordinator) -> bytes:
@@ -60,9 +60,12 @@ def decode(data: bytes) -> ToRank | ToCoordinator:
     if len(data) > MAX_MESSAGE_BYTES:
         _refuse(f"{len(data)} bytes")
     try:
-        value = _decode_json(data.decode("ascii"))
+        text = data.decode("ascii")
+        value, end = _decode_json(text)
     except (ValueError, RecursionError) as error:
         raise TransportError("the other side sent something that is no message") from error
+    if end != len(text):
+        _refuse(text)
     return cast("ToRank | ToCoordinator", _read_any(value))
 
 

@@ -174,18 +174,19 @@ class CoordinatorLink:
 
     def _converse(self, sock: socket.socket, frames: Frames) -> None:
         heard_s = time.monotonic()
+        buffer = memoryview(bytearray(_READ_BYTES))
         while not self._closing.is_set():
             try:
-                data = sock.recv(_READ_BYTES)
+                count = sock.recv_into(buffer)
             except BlockingIOError:
-                data = None
+                count = None
             now_s = time.monotonic()
-            if data:
+            if count:
                 heard_s = now_s
-                frames.feed(data)
+                frames.feed(buffer[:count])
                 while (frame := frames.next()) is not None:
                     self._take(*frame)
-            elif data is not None:
+            elif count is not None:
                 raise TransportError("the coordinator has hung up")
             elif now_s - heard_s > SILENT_S:
                 raise TransportError("the coordinator is silent")

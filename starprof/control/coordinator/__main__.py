@@ -6,8 +6,10 @@ Once it listens, one line on stdout says where. See `settings` for what it is to
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
+import os
 import signal
 import socket
 import sys
@@ -20,6 +22,12 @@ from starprof.control.journal import ControlJournal
 from starprof.errors import StarprofError, TransportError, UsageError
 
 BACKLOG = 1024
+GC_THRESHOLDS = (20_000, 20, 20)
+"""Hardly anything here is garbage in circles; looking for it more often only makes ranks wait."""
+
+NICE = -10
+"""Where that is allowed: every rank waits for us, and loader workers may keep all cores busy."""
+
 SEND_BUFFER_BYTES = 1 << 20
 """A rank that does not read is noticed after this much and what the other side's buffer takes."""
 
@@ -50,8 +58,11 @@ async def _run(settings: Settings, secret: bytes) -> None:
     loop.add_signal_handler(signal.SIGINT, lambda: None)
     ranks = await loop.create_server(service.accept, sock=listener, backlog=BACKLOG)
     desk = await loop.create_unix_server(Counter(service).accept, sock=control.sock)
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, NICE)
     gc.collect()
     gc.freeze()  # what the start has made is not looked through again and again
+    gc.set_threshold(*GC_THRESHOLDS)
     host, port = listener.getsockname()[:2]
     sys.stdout.write(json.dumps({"listening": [host, port], "epoch": settings.epoch}) + "\n")
     sys.stdout.flush()
