@@ -96,12 +96,19 @@ def _obstacle(own: OwnTime, settings: Settings) -> str:
             "use DDP, FSDP2 or torch.distributed collectives in the recorded loop, or starprof.watch."
         )
     if steps < settings.min_steps:
-        late = int(np.nanargmax(np.nanmean(own.work, axis=1)))
-        return (
-            f"Only {steps} step{'s' if steps > 1 else ''} after warm-up, {settings.min_steps} are needed: rank "
-            f"{own.rank(late)} needed most for itself so far, which may be chance; record longer."
-        )
+        return _too_short(own, settings)
     return ""
+
+
+def _too_short(own: OwnTime, settings: Settings) -> str:
+    steps = own.shape[1]
+    told = f"Only {steps} step{'s' if steps > 1 else ''} after warm-up, {settings.min_steps} are needed"
+    counted = np.sum(~np.isnan(own.work), axis=1)
+    if not counted.any():
+        return f"{told}, and no rank's own time is known in them; record longer."
+    means = np.where(counted > 0, np.nansum(own.work, axis=1) / np.maximum(counted, 1), -np.inf)
+    late = own.rank(int(means.argmax()))
+    return f"{told}: rank {late} needed most for itself so far, which may be chance; record longer."
 
 
 def _search(run: RunData, own: OwnTime, settings: Settings) -> tuple[Context, list[Slowness]]:

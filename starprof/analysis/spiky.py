@@ -20,8 +20,8 @@ from starprof.analysis.shapes import (
     spikes,
 )
 from starprof.analysis.slowness import Slowness
-from starprof.model.verdict import FindingKind
 from starprof.analysis.statistics import binomial_at_least, normal_upper_tail
+from starprof.model.verdict import FindingKind
 
 MIN_CONCENTRATED = 5
 CONCENTRATED_P = 1e-4

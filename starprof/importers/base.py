@@ -28,6 +28,7 @@ from starprof.store.starts import reckoned_starts
 OWN, WALL, JOB = "own", "wall", "job"
 """What the step records are: see column `timing` of table `run`."""
 
+HALF = 0.5
 MOST = 9e15
 """Sum of a column over all steps, at most: microseconds of 285 years, whose nanoseconds an integer still holds."""
 
@@ -96,7 +97,7 @@ def run_of(
     """
     shown = sources[0].name
     _check_order([r.rank for r in ranks], steps, shown)
-    matrix = {name: np.asarray(values, np.float64) for name, values in (columns or {}).items()}
+    matrix = {name: _whole(np.asarray(values, np.float64)) for name, values in (columns or {}).items()}
     _check_columns(matrix, len(steps), shown)
     for frame in (operations, collectives):
         _check_times(frame, shown)
@@ -126,6 +127,11 @@ def run_of(
         link_tests=_or_none(link_tests),
         clock_offset_ns={},
     )
+
+
+def _whole(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Less than half a microsecond is nothing in a run file, and so it is in a run that was never kept in one."""
+    return np.where(np.abs(values) < HALF, 0.0, values)
 
 
 def _or_none(frame: pd.DataFrame | None) -> pd.DataFrame | None:

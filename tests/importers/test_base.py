@@ -4,11 +4,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from starprof.analysis import diagnose
 from starprof.errors import InputError
 from starprof.importers.base import common_name, run_of
 from starprof.importers.source import Source
 from starprof.model.rundata import RankInfo
 from starprof.model.tables.trace import COLLECTIVE
+from starprof.store.query import load_run
+from starprof.store.save import save_run
 
 SOURCES = [Source("logs/a.log", None)]
 
@@ -62,3 +65,19 @@ def test_run_is_named_by_its_file_or_by_what_its_files_share():
     assert build().info["name"] == "a.log"
     assert common_name([Source("x/logs/a", None), Source("x/logs/b", None)]) == "logs"
     assert common_name([Source("t.tar!a/r0", None), Source("t.tar!b/r1", None)]) == "t.tar"
+
+
+def test_what_rounds_to_no_microsecond_is_none_kept_or_not(tmp_path):
+    times = np.full((1, 30), 2.5e6)
+    times[0, 7] = 1e-314
+    run = run_of("mllog", SOURCES, ranks=[RankInfo(0, 0, "")], steps=range(30), columns={"dur_us": times}, timing="job")
+    assert run.steps["dur_us"][0, 7] == 0
+    save_run(run, tmp_path / "kept.starprof")
+    assert diagnose(load_run(tmp_path / "kept.starprof")).to_json() == diagnose(run).to_json()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_short_run_without_any_rank_s_own_time_is_inconclusive():
+    columns = {"dur_us": np.full((2, 3), np.nan), "blocked_us": np.full((2, 3), 5.0)}
+    run = run_of("x", SOURCES, ranks=[RankInfo(r, 0, "") for r in (0, 1)], steps=range(3), columns=columns)
+    assert diagnose(run).verdict == "inconclusive"

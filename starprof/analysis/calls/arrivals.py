@@ -17,11 +17,11 @@ from starprof.analysis.calls import words
 from starprof.analysis.calls.matched_calls import Group, Matched, held_up_us, is_last, late_set, match_calls
 from starprof.analysis.peers import median_of_others
 from starprof.analysis.settings import Settings
+from starprof.analysis.statistics import binomial_at_least
 from starprof.analysis.trace_settings import CallSettings
 from starprof.model.collectives import MUTUAL, SEND_RECV
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Cost, Finding, Verdict
-from starprof.analysis.statistics import binomial_at_least
 
 
 @dataclass(frozen=True)

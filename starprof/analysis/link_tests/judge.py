@@ -65,8 +65,8 @@ def _of_one_test(name: str, tests: pd.DataFrame, empty: Verdict) -> Verdict:
     if not level.good:
         return replace(
             empty,
-            reason=f"No pair was quick throughout the {test}: there is nothing to compare the slow ones with; repeat the "
-            "tests on idle machines.",
+            reason=f"No pair was quick throughout the {test}: there is nothing to compare the slow ones with; repeat "
+            "the tests on idle machines.",
         )
     if places.many:
         return replace(

@@ -10,8 +10,8 @@ from starprof.analysis.arrays import Bools, Floats, Ints
 from starprof.analysis.changepoint import Segment, onset, segments
 from starprof.analysis.noise import MAD_TO_SIGMA, memory_of, without_steps
 from starprof.analysis.settings import Settings
-from starprof.analysis.workers.fleet import Fleet
 from starprof.analysis.statistics import normal_upper_quantile
+from starprof.analysis.workers.fleet import Fleet
 
 MIN_CHANGE = 0.14
 """Least lasting change, as a logarithm (15 %): public fleets of such workers differ by 10 % with nobody slow."""
