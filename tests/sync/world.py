@@ -345,7 +345,8 @@ class World:
     def check_end(self):
         """Everybody who lives has finished, with the same history, in which no gradient counts twice."""
         self.check()
-        counting = [r for r in self.alive if r not in self.void]
+        let_in = [r for r in self.alive if not self.coordinator.ranks[r].lost]
+        counting = [r for r in let_in if r not in self.void]
         if not counting:
             assert len(self.alive) < len(self.names)
             return  # whoever held the history is gone: the job starts again from its checkpoint

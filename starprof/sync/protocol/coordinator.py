@@ -320,6 +320,8 @@ class Coordinator:
         self._back = self._make is None
         self.policy = self._policy(self.live, self._closed)
         there = handed_in(hellos, self._rounds.uses)
+        for hello in hellos:
+            self.ranks[hello.rank].last_number = hello.number - (2 if hello.rank in there.waiting else 1)
         self._carry_out(self.policy.inherit(there.kept))
         for hello in hellos:
             if hello.rank in there.waiting:
