@@ -302,6 +302,18 @@ def test_an_own_update_that_is_left_out_changes_nothing_and_answers_all_the_same
         assert left_out == loop.training.optimizers
 
 
+def test_what_else_an_update_changes_is_known_in_the_same_order_everywhere():
+    with Loop(everything) as loop:
+        schedule, average, scaler = loop.training.stateful
+        epochal = schedules.ConstantLR(loop.training.optimizers[0], factor=1.0)
+        for _ in range(5):
+            loop.native()
+        loop.updating.epoch_ended()
+        epochal.step()
+        assert loop.updating.others == [scaler, schedule, average, epochal]
+        assert loop.updating.optimizers == loop.training.optimizers
+
+
 def test_what_comes_beyond_the_iterations_own_operations_is_not_left_out():
     with loop_of(lambda _m, o, _i, schedule: o.step(), schedule=lambda _m, o: schedules.StepLR(o, 1)) as loop:
         for _ in range(5):
@@ -506,4 +518,4 @@ def test_an_exception_of_the_users_passes_and_the_next_iteration_is_seen():
         loop.updating.learn()
         with pytest.raises(RuntimeError, match="non-finite"):
             loop.training.update()
-        assert loop.updating._inside is None
+        assert loop.updating._watch._inside is None

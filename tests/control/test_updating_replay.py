@@ -230,6 +230,51 @@ def test_an_own_update_is_the_one_that_the_loop_makes_unwatched(name):
         assert loop.state() == watched
 
 
+@pytest.mark.parametrize("place", range(7))
+@pytest.mark.parametrize("pieces", [(1, 3), (2, 0), (0, 2), (3, 1)])
+def test_later_updates_wait_for_the_own_one_where_ranks_meet_in_its_middle(place, pieces):
+    loops = []
+
+    def recipe(model):
+        optimizer = sgd(model.parameters())
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
+        schedule = chained(optimizer)
+        average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+        operations = [
+            lambda: scaler.unscale_(optimizer),
+            lambda: clip_grad_norm_(model.parameters(), 1.0),
+            lambda: scaler.step(optimizer),
+            lambda: scaler.update(),
+            lambda: schedule.step(),
+            lambda: average.update_parameters(model),
+        ]
+
+        def update():
+            for i, operation in enumerate([*operations, lambda: None]):
+                if i == place:
+                    loops[-1].at_meeting()
+                operation()
+
+        return Training(model, [optimizer], update, schedule, scaler, average, scaler=scaler)
+
+    def state(pieces):
+        with Loop(recipe) as loop:
+            loops.append(loop)
+            for number in range(LEARNED):
+                loop.native(update_of(loop, number))
+            updates = iter([update_of(loop, LEARNED + i) for i in range(9)])
+            for _ in range(2):
+                own, late = pieces
+                loop.rounds([next(updates) for _ in range(own)], meeting=[next(updates) for _ in range(late)] or None)
+            for rest in updates:
+                loop.rounds([rest])
+            loop.native(update_of(loop, 0))
+            assert loop.updating.refusal is None
+            return loop.state()
+
+    assert state(pieces) == state((1, 0))
+
+
 def test_a_non_finite_update_changes_nothing_but_the_scale():
     with Loop(RECIPES["scaled and clipped"]) as loop:
         for number in range(LEARNED):

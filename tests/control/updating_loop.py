@@ -37,6 +37,7 @@ class Loop:
         torch.manual_seed(seed)
         self.model = Net()
         self.training = recipe(self.model)
+        self.at_meeting = lambda: None
         self.guard = Guard()
         self.errors = []
         self.guard.report = lambda _count, text: self.errors.append(text)
@@ -73,7 +74,7 @@ class Loop:
         self.updating.learn()
         return self.training.update()
 
-    def rounds(self, updates):
+    def rounds(self, updates, *, meeting=None):
         """One iteration in rounds: all updates but the last are replayed; without any nothing changes.
 
         The one who hands an update out is equally far with its schedules: its hyper-parameters are these.
@@ -87,7 +88,20 @@ class Loop:
             self.updating.own(self.updating.hyper())
         else:
             self.updating.skip_own()
-        return self.training.update()
+        return self.training.update() if meeting is None else self.update_with_meeting(meeting)
+
+    def update_with_meeting(self, later):
+        """The loop meets the others in the middle of its own update; there are later updates by then."""
+        self.at_meeting = lambda: self.meet(later)
+        try:
+            return self.training.update()
+        finally:
+            self.at_meeting = lambda: None
+
+    def meet(self, later):
+        self.updating.complete_own()
+        for gradients in later:
+            self.updating.replay(lambda gradients=gradients: self.put(gradients), self.updating.hyper())
 
     def state(self):
         """All that training leaves behind, as bytes and plain values."""
