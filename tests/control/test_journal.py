@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -200,6 +201,26 @@ def test_texts_that_nobody_could_read_are_made_readable(spool: Spool) -> None:
     journal.close()
     ((mode, length),) = folded(spool, "SELECT to_mode, length(reason) FROM sync_switch")
     assert (mode, length) == ("?", 1000)
+
+
+def test_threads_that_write_at_once_lose_and_double_nothing(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_journal, "ROWS_AT_ONCE", 7)
+    journal = ControlJournal(spool.segments, 0)
+
+    def steps(rank: int) -> None:
+        for step in range(500):
+            journal.rank_step(rank=rank, step=step, number=step, version=step, waited_us=0, updates=1)
+            journal.tick()
+
+    threads = [threading.Thread(target=steps, args=(rank,)) for rank in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    journal.close()
+    rows = folded(spool, "SELECT rank, count(*), count(DISTINCT step), max(step) FROM sync_step GROUP BY 1 ORDER BY 1")
+    assert rows == [(rank, 500, 500, 499) for rank in range(4)]
+    assert folded(spool, "SELECT * FROM gap") == []
 
 
 WRITER = """

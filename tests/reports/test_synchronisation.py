@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,6 +16,7 @@ from test_pack import unpack, values_of
 
 from starprof.analysis import diagnose
 from starprof.analysis.long.choice import diagnosed
+from starprof.cli import main
 from starprof.control.journal import NATIVE
 from starprof.model.rundata import RunData, Steps
 from starprof.model.tables.sync import SYNC_SWITCH, SYNC_UPDATE
@@ -24,6 +27,7 @@ from starprof.reports.redact import redacted
 from starprof.reports.synchronised import Synchronised, mode_words, synchronised, told_in_short
 from starprof.reports.terminal import Terminal
 from starprof.reports.terminal import render as summarised
+from starprof.store.save import save_run
 
 SLOW = 5
 
@@ -260,6 +264,24 @@ def test_the_summary_tells_in_one_line_which_modes_ran_how_long(controlled: RunD
     text = summarised(controlled, diagnose(controlled), Terminal(width=110))
     (line,) = [line for line in text.splitlines() if line.startswith("Synchronisation:")]
     assert line == f"Synchronisation: {told_in_short(sync)}"
+
+
+def test_the_verdict_as_json_is_the_same_with_and_without_records_of_control(
+    controlled: RunData, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    told = []
+    without = replace(controlled, sync_updates=None, sync_switches=None, sync_steps=None)
+    for name, run in (("with", controlled), ("without", without)):
+        (tmp_path / name).mkdir()
+        save_run(run, tmp_path / name / "job.starprof")
+        assert main(["summary", str(tmp_path / name / "job.starprof"), "--json"]) == 0
+        told.append(json.loads(capsys.readouterr().out))
+    assert told[0] == told[1]
+
+
+def test_the_same_records_give_the_same_page(controlled: RunData):
+    verdict = diagnose(controlled)
+    assert render(controlled, verdict) == render(controlled, verdict)
 
 
 def test_hostile_modes_and_reasons_stay_text(controlled: RunData):

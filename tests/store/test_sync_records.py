@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from store_parts import new_spool, rows_frame, rows_of, send
 from test_query import assert_same_rows
+from test_sql import starprof
 
 from starprof.control.journal import NATIVE, ControlJournal
 from starprof.model.rundata import RunData
@@ -165,6 +166,16 @@ def test_the_documented_question_tells_the_contributions_of_each_rank(tmp_path: 
     run_file = recorded(tmp_path / "job.starprof", updates=20)
     (select,) = [select for title, select in EXAMPLES if "whose gradients" in title]
     assert rows_of(run_file, select) == [("m-sync", rank, 20, 1.0) for rank in range(7)]
+    done = starprof("sql", run_file, select, "--csv")
+    assert done.stdout.splitlines()[1:] == [f"m-sync,{rank},20,1.0" for rank in range(7)]
+
+
+def test_a_question_from_the_command_line_reaches_switches_and_steps(tmp_path: Path) -> None:
+    run_file = recorded(tmp_path / "job.starprof", updates=2)
+    done = starprof("sql", run_file, "SELECT from_mode, to_mode, asked_by, version FROM sync_switch", "--csv")
+    assert done.stdout.splitlines()[1:] == ["native,m-sync,user,0"]
+    done = starprof("sql", run_file, "SELECT sum(waited_us) AS us FROM sync_step", "--csv")
+    assert done.stdout.splitlines()[1:] == [str(14 * 9)]
 
 
 def test_an_update_of_hundreds_of_ranks_takes_less_than_a_kilobyte(tmp_path: Path) -> None:
