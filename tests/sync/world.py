@@ -67,6 +67,7 @@ class World:
         self.place = {r: Place() for r in self.names}
         self.limit = dict.fromkeys(self.names)
         self.met = {r: {} for r in self.names}
+        self.ended_rounds = 0
         self.has_pulled = set()
         self.counted, self.history, self.checked = [], [], {}
         self.dropped = {r: set() for r in self.names}
@@ -277,6 +278,7 @@ class World:
 
     def _resumed(self, r, resume):
         place = self.place[r]
+        self.ended_rounds += resume.native and self.applied[r][-1][1] != "native"
         self.met[r][place.epoch] = resume.version
         place.epoch += 1
         place.progress = float(place.iterations)
