@@ -512,3 +512,10 @@ def test_a_rank_that_is_even_in_gradients_but_not_in_iterations_keeps_rounds_goi
     coordinator.told(Arrive(0, Gradient(0, 1, 3), 3, iterations=5))
     (close, _) = (m for _, m in messages(coordinator.told(Arrive(1, Gradient(1, 1, 3), 3, iterations=5)), Close))
     assert close.native
+
+
+def test_options_that_fit_the_whole_job_only_still_fit_when_a_rank_is_lost():
+    coordinator = in_rounds_of("backup", ranks=2, options={"b": 1})
+    coordinator.gone(1)
+    coordinator.told(Pause(0, 1, 10, 2))
+    assert coordinator.policy.members == [0]

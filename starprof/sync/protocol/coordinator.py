@@ -13,20 +13,16 @@ Modes whose workers step on their own between averagings (local-sgd, hierarchica
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 
-from starprof.sync.policies import Arrived, Decision, Event, Gradient, Joined, Left, Policy, Update, Woken
-from starprof.sync.policies.ssgd import Ssgd
-from starprof.sync.protocol.meetings import Meetings
-from starprof.sync.protocol.membership import Membership
+from starprof.sync.policies import Decision, Joined, Woken
+from starprof.sync.protocol.deciding import Deciding, PolicyMaker
 from starprof.sync.protocol.messages import (
     Abort,
     Answer,
     Arrive,
-    Close,
     Failed,
-    Gathered,
     Go,
     Hello,
     Leave,
@@ -38,35 +34,18 @@ from starprof.sync.protocol.messages import (
     ToRank,
     Welcome,
 )
-from starprof.sync.protocol.rounds import OpenRounds
-from starprof.sync.protocol.switching import Switch
 from starprof.sync.protocol.takeover import Standing, handed_in, standing
 
-PolicyMaker = Callable[[Iterable[int], int], Policy]
-"""Makes the policy of a mode for some ranks from a version on."""
+__all__ = ["Coordinator", "PolicyMaker"]
 
 
-class Coordinator:
+class Coordinator(Deciding):
     """Decides for a job of some ranks; `told`, `lost`, `gone` and `woken` return what is to be sent."""
 
     def __init__(self, ranks: Iterable[int], epoch: int = 1) -> None:
         """Begin an epoch; nothing is decided before every rank has said hello."""
-        self.epoch = epoch
-        self.policy: Policy | None = None
-        self.wake_at_s: float | None = None
-        self.history: list[Update] = []
-        self._membership = Membership(ranks)
-        self.ranks = self._membership.ranks
-        self._make: PolicyMaker | None = None
-        self._rounds = OpenRounds(self._tell, lambda: self._membership.here, self._stay_in_rounds)
-        self._switch = Switch(self._tell_all)
-        self._meetings = Meetings(self._tell, self._tell_all)
+        super().__init__(ranks, epoch)
         self._hellos: dict[int, Hello] = {}
-        self._gathering = True
-        self._native = True
-        self._closed = 0
-        self._back = False
-        self._out: list[tuple[int, ToRank]] = []
 
     # What happens.
 
@@ -149,16 +128,6 @@ class Coordinator:
         """Whether the others may go on without a rank that is only silent."""
         return self._membership.can_spare(rank)
 
-    @property
-    def live(self) -> list[int]:
-        """Ranks that are not lost and still train."""
-        return self._membership.live
-
-    @property
-    def preparing(self) -> bool:
-        """Whether ranks hold still for a switch to rounds."""
-        return self._switch.promises is not None
-
     def _lose(self, rank: int, now_s: float) -> None:
         self._mark(rank, lost=True)
         self.ranks[rank].connected = False
@@ -176,15 +145,6 @@ class Coordinator:
         self.ranks[rank].lost = lost
         self.ranks[rank].loss = None
         self._rounds.lost = self._membership.lost
-
-    def _without(self, rank: int, now_s: float) -> None:
-        """Go on without a rank that is lost or has left."""
-        self._begin_rounds_when_ready()
-        self._meetings.without(rank)
-        if self._meetings.under_way:
-            self._part_when_all_are_there()
-        elif self.policy is not None and rank in self.policy.members:
-            self._decide(Left(rank, now_s))
 
     # A rank comes, or comes back.
 
@@ -335,168 +295,3 @@ class Coordinator:
         for hello in hellos:
             if hello.paused is not None:
                 self._paused(hello.paused)
-
-    # Native steps and rounds.
-
-    def _begin_rounds_when_ready(self) -> None:
-        commit = self._switch.committed(self.epoch, self.live)
-        if commit is None:
-            return
-        self._native = False
-        self._closed = commit.version
-        for rank in self.live:
-            self._holds(rank, commit.version - 1)
-        self.policy = self._policy(self.live, commit.version)
-
-    def _change(self, now_s: float) -> None:
-        """Another policy from the next round on; what has been handed in goes over to it."""
-        old = self.policy
-        if old is None or self._meetings.under_way:
-            return  # at the end of a meeting there is a new policy anyway
-        self._carry_out(old.wind_up())
-        self.policy = self._policy(old.members, old.version)
-        for gradient in old.waiting.values():
-            self._decide(Arrived(gradient, now_s))
-
-    def _policy(self, ranks: Iterable[int], version: int) -> Policy:
-        """Of the mode that is wanted; on the way back to native steps, rounds of everybody.
-
-        A mode's options may make sense for the whole job only, so it begins with all ranks, and some leave at once.
-        """
-        policy = Ssgd(self.ranks, version=version) if self._make is None else self._make(self.ranks, version)
-        for rank in set(self.ranks).difference(ranks):
-            policy.decide(Left(rank))
-        return policy
-
-    def _back_to_native(self) -> None:
-        self._native, self._back = True, False
-        self._make = self._switch.commit = None
-        self._membership.back_to_native()
-
-    def _stay_in_rounds(self) -> None:
-        """The way back to native steps is closed: one of the ranks that they need is lost."""
-        if self.preparing:
-            self._switch.abort(self.epoch)
-        self._native = False
-        self.policy = self._policy(self.live, self._closed)
-
-    # Meetings.
-
-    def _paused(self, message: Pause) -> None:
-        """A rank stands at a meeting; nobody waits for it in rounds any more."""
-        self.ranks[message.rank].in_rounds = self.policy is not None
-        self._holds(message.rank, message.held)
-        if self._meetings.paused(message, self.epoch) and self.policy is not None:
-            self._carry_out(self.policy.wind_up())
-            waiting = tuple(self.policy.waiting.values())
-            self.policy.waiting.clear()
-            self._let_go(waiting)
-        self._part_when_all_are_there()
-
-    def _let_go(self, gradients: tuple[Gradient, ...]) -> None:
-        """While others have paused, nobody waits: what is handed in is dropped where the mode may, else applied."""
-        assert self.policy is not None
-        release = tuple(g.worker for g in gradients)
-        if self.policy.drops:
-            self._carry_out(Decision(dropped=gradients, release=release))
-        else:
-            self._carry_out(replace(self.policy.inherit(gradients), release=release))
-
-    def _part_when_all_are_there(self) -> None:
-        """All hold, or get, the same rounds; there native steps can follow, since all are equally far."""
-        if self.policy is None or not self._meetings.all_there(self.live):
-            return
-        version = self.policy.version
-        native = self._make is None and self._membership.complete
-        self.wake_at_s = None
-        self._meetings.over(Gathered(self.epoch, self._meetings.number + 1, version, native))
-        if native:
-            self._back_to_native()
-            self.policy = None
-        else:
-            self.policy = self._policy(self.live, version)
-
-    # Rounds.
-
-    def _holds(self, rank: int, held: int) -> None:
-        """A rank holds all rounds before `held`; what all hold need not be remembered."""
-        self.ranks[rank].holds(held)
-        self._rounds.trim(self._membership.floor)
-
-    def _arrived(self, gradient: Gradient, now_s: float) -> None:
-        known = self.ranks[gradient.worker]
-        if self.policy is None or self._gathering or gradient.number <= known.last_number:
-            return
-        if gradient.worker not in self.policy.members and not self._meetings.under_way:
-            return
-        known.last_number = gradient.number
-        known.in_rounds = True
-        known.released = None
-        if self._meetings.under_way:
-            self._let_go((gradient,))
-        else:
-            self._decide(Arrived(gradient, now_s))
-
-    def _decide(self, event: Event) -> None:
-        assert self.policy is not None
-        self._carry_out(self.policy.decide(event))
-
-    def _carry_out(self, decision: Decision) -> None:
-        assert self.policy is not None
-        self.history += decision.updates
-        if decision.wake_at_s is not None:
-            self.wake_at_s = decision.wake_at_s
-        release = [rank for rank in decision.release if rank in self.ranks and not self.ranks[rank].lost]
-        for place, update in enumerate(decision.updates):
-            last = place == len(decision.updates) - 1
-            self._close(update, tuple(release) if last else ())
-        dropped = {(g.worker, g.number) for g in decision.dropped}
-        for rank in release:
-            known = self.ranks[rank]
-            known.released = (known.last_number, self.policy.version, (rank, known.last_number) not in dropped)
-            dropped.discard((rank, known.last_number))
-            if not decision.updates:
-                self._tell(rank, Go(self.epoch, *known.released))
-        for rank, number in sorted(dropped):  # was kept for a later round, which it does not get into
-            self._tell(rank, Go(self.epoch, number, self.policy.version, kept=False))
-        if self._native:
-            self.policy = None
-
-    def _close(self, update: Update, release: tuple[int, ...]) -> None:
-        assert self.policy is not None
-        native = self._back and self._all_fresh(update)
-        close = Close(
-            self.epoch,
-            update.onto,
-            0,
-            update.gradients,
-            update.weights,
-            release,
-            native,
-            self._membership.floor,
-            meeting=self._meetings.number,
-            met_at=self._meetings.met_at,
-        )
-        self._closed = update.onto + 1
-        self._rounds.add(close)
-        if native:
-            self._back_to_native()
-
-    def _all_fresh(self, update: Update) -> bool:
-        """Whether everybody is equally far after it."""
-        everybody = set(update.contributors) == set(self.ranks) and self._membership.complete
-        return everybody and not any(update.staleness) and len({k.iterations for k in self.ranks.values()}) == 1
-
-    # Saying it.
-
-    def _tell(self, rank: int, message: ToRank) -> None:
-        if self.ranks[rank].connected and not self.ranks[rank].lost:
-            self._out.append((rank, message))
-
-    def _tell_all(self, message: ToRank) -> None:
-        for rank in self._membership.here:
-            self._tell(rank, message)
-
-    def _flushed(self) -> list[tuple[int, ToRank]]:
-        out, self._out = self._out, []
-        return out
