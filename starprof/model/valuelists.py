@@ -6,6 +6,7 @@ What belongs to the gradients of one update is mostly equal, so that a list of a
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from itertools import groupby
 
@@ -19,9 +20,12 @@ GradientRow = tuple[int, int, int, int, float]
 
 def listed_values(values: Iterable[float]) -> str:
     """Values as the tables hold them; whole numbers come back whole, others exactly as they were."""
+    known = list(values)
+    if len(known) > 1 and known.count(known[0]) == len(known):
+        return f"{known[0]!r}*{len(known)}"
     parts = []
-    for value, run in groupby(values):
-        count = sum(1 for _ in run)
+    for value, run in groupby(known):
+        count = len(list(run))
         parts.append(f"{value!r}*{count}" if count > 1 else repr(value))
     return ",".join(parts)
 
@@ -43,17 +47,18 @@ def from_listed_values(text: str | None) -> Values:
 def gradient_cells(version: int, gradients: Iterable[GradientRow]) -> dict[str, object]:
     """The cells of table `sync_update` that tell which gradients an update of `version` is made of."""
     rows = sorted((int(w), int(n), int(v), int(s), float(weight)) for w, n, v, s, weight in gradients)
-    per = [sum(1 for _ in run) for _, run in groupby(rows, key=lambda row: row[0])]
-    staleness = [version - row[2] for row in rows]
+    workers, numbers, versions, samples, weights = zip(*rows, strict=True) if rows else ((),) * 5
+    staleness = [version - computed_on for computed_on in versions]
+    per = list(Counter(workers).values())
     return {
-        "contributors": listed(row[0] for row in rows) or None,
+        "contributors": listed(workers) or None,
         "gradients": len(rows),
         "per_contributor": listed_values(per) if len(per) < len(rows) else None,
-        "numbers": listed_values(row[1] for row in rows) or None,
-        "weights": listed_values(row[4] for row in rows) or None,
+        "numbers": listed_values(numbers) or None,
+        "weights": listed_values(weights) or None,
         "staleness": listed_values(staleness) or None,
-        "samples": listed_values(row[3] for row in rows) or None,
-        "weight_sum": math.fsum(row[4] for row in rows),
+        "samples": listed_values(samples) or None,
+        "weight_sum": math.fsum(weights),
         "staleness_max": max(staleness, default=None),
     }
 

@@ -18,7 +18,7 @@ STALENESS_EDGES = (0, 1, 2, 4, 8)
 """Staleness is told in classes that begin here: 0, 1, 2-3, 4-7, 8 and more."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Mode:
     """What became of the updates under one mode, over all its stretches.
 

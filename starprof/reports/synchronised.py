@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 SIDE_STEPS = 50
 """Steps of every rank that are looked at on each side of a switch."""
 
+MODES_IN_A_LINE = 5
 NATIVE_WORDS = "native SSGD"
 
 
@@ -303,11 +304,16 @@ def time_of_modes(stretches: tuple[Stretch, ...]) -> dict[str, float]:
 
 
 def told_in_short(sync: Synchronised) -> str:
-    """How long each mode ran, in one line."""
+    """How long each mode ran, in one line; of many modes those that ran longest."""
     spent = time_of_modes(sync.stretches)
+    longest = set(sorted(spent, key=lambda mode: -spent[mode])[:MODES_IN_A_LINE])
+    told = [f"{mode} {words.seconds(seconds)}" for mode, seconds in spent.items() if mode in longest]
+    if len(spent) > len(longest):
+        rest = sum(seconds for mode, seconds in spent.items() if mode not in longest)
+        told.append(f"{len(spent) - len(longest)} more {words.seconds(rest)}")
     held = sum(switch.version is not None for switch in sync.switches)
     switches = f"; {held} switch{'' if held == 1 else 'es'}" if held else ""
-    return ", ".join(f"{mode} {words.seconds(seconds)}" for mode, seconds in spent.items()) + switches
+    return ", ".join(told) + switches
 
 
 def _applied(updates: pd.DataFrame) -> pd.DataFrame:

@@ -284,6 +284,17 @@ def test_the_same_records_give_the_same_page(controlled: RunData):
     assert render(controlled, verdict) == render(controlled, verdict)
 
 
+def test_of_very_many_modes_those_that_ran_longest_are_told(tmp_path: Path):
+    phases = [Phase("deadline", 3 + at, {"after_s": 0.01 + at / 1000}) for at in range(40)]
+    run = controlled_run(tmp_path, (Phase(NATIVE, 30), *phases))
+    sync = synchronised(run)
+    assert len(told_in_short(sync)) < 250
+    assert ", 36 more " in told_in_short(sync)
+    page = Page(render(run, diagnose(run)))
+    assert "17 modes of a shorter time are not shown" in page.text
+    assert "Nor are 34 modes of a shorter time" in page.text
+
+
 def test_hostile_modes_and_reasons_stay_text(controlled: RunData):
     switches = controlled.sync_switches.assign(
         to_mode=EVIL, from_mode=EVIL, asked_by=EVIL, reason=EVIL, to_options='{"<b>": "</script>"}'

@@ -36,6 +36,7 @@ EVEN_ENOUGH = 0.8
 MARKS_AT_MOST = 40
 SWITCHES_AT_MOST = 100
 RANKS_AT_MOST = 24
+MODES_AT_MOST, MODES_WITH_RANKS = 24, 6
 OPEN_UP_TO = 16
 
 READING = (
@@ -115,6 +116,8 @@ def _picture() -> str:
 
 def _modes(told: tuple[Mode, ...]) -> str:
     """One row a mode; columns in which nothing happened are left out."""
+    left = len(told) - MODES_AT_MOST
+    told = _longest(told, MODES_AT_MOST)
     rounds = [mode for mode in told if mode.recorded]
     columns: list[tuple[str, Sequence[object]]] = [
         ("mode", [mode.name for mode in told]),
@@ -135,7 +138,14 @@ def _modes(told: tuple[Mode, ...]) -> str:
         columns.append(("not finite", [mode.not_finite if mode.recorded else "" for mode in told]))
     rows = zip(*(cells for _, cells in columns), strict=True)
     inner = table([name for name, _ in columns], list(rows), numeric=range(1, len(columns)))
-    return f'<h3>Modes</h3>{inner}<p class="note">{text(WHAT_MODES_TELL)}</p>'
+    more = f" {left} modes of a shorter time are not shown." if left > 0 else ""
+    return f'<h3>Modes</h3>{inner}<p class="note">{text(WHAT_MODES_TELL + more)}</p>'
+
+
+def _longest(told: tuple[Mode, ...], at_most: int) -> tuple[Mode, ...]:
+    """Those that ran longest, in their order."""
+    kept = sorted(range(len(told)), key=lambda at: -told[at].seconds)[:at_most]
+    return tuple(told[at] for at in sorted(kept))
 
 
 def _updates(mode: Mode) -> str:
@@ -188,13 +198,17 @@ def _switches(switches: tuple[Switch, ...]) -> str:
 
 def _ranks(material: Material, told: tuple[Mode, ...], part: Parts) -> str:
     """Contributions and data coverage under every mode; those with the least part where not all ranks fit."""
-    tables = "".join(_ranks_under(material, mode, part, at) for at, mode in enumerate(told) if mode.recorded)
+    rounds = tuple(mode for mode in told if mode.recorded)
+    shown = _longest(rounds, MODES_WITH_RANKS)
+    tables = "".join(_ranks_under(material, mode, part, told.index(mode)) for mode in shown)
     if not tables or not material.run.ranks:
         return ""
     left = len(material.run.ranks) - RANKS_AT_MOST
     more = f" {left} ranks with a larger part are not shown." if left > 0 else ""
-    shown = sum(min(len(material.run.ranks), RANKS_AT_MOST) for mode in told if mode.recorded)
-    opened = " open" if shown <= OPEN_UP_TO else ""
+    if len(rounds) > len(shown):
+        more += f" Nor are {len(rounds) - len(shown)} modes of a shorter time."
+    rows = len(shown) * min(len(material.run.ranks), RANKS_AT_MOST)
+    opened = " open" if rows <= OPEN_UP_TO else ""
     return (
         f"{_least(material, told, part)}<details{opened}><summary>Each rank's part</summary>{tables}"
         f'<p class="note">{text(WHAT_PARTS_TELL + more)}</p></details>'
