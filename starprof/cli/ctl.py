@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from starprof.cli.options import options_of
 from starprof.errors import StarprofError, UsageError
 
 MAX_UPDATES = 1_000
@@ -54,7 +55,7 @@ def ctl(
         question["last"] = last
     folder = folder_of(job)
     if mode is not None:
-        options = _options(option)
+        options = options_of(option)
         question |= {"mode": mode, "options": options, "reason": reason}
         _check(folder, mode, options)
     answer = _ask(folder, question)
@@ -83,21 +84,6 @@ def _check(folder: Path, name: str, options: dict[str, object]) -> None:
 
     ranks = [rank["rank"] for rank in _ask(folder, {"do": "status"})["ranks"] if rank["state"] not in {"lost", "left"}]
     modes.mode(name, options, ranks)
-
-
-def _options(texts: Iterable[str]) -> dict[str, object]:
-    options: dict[str, object] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise UsageError(f"an option is given as NAME=VALUE, not {text!r}")
-        if name in options:
-            raise UsageError(f"option {name} is given twice")
-        try:
-            options[name] = json.loads(value)
-        except (ValueError, RecursionError):
-            options[name] = value
-    return options
 
 
 def _status_lines(answer: Mapping[str, Any]) -> Iterable[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from starprof.cli.options import options_of
+
 EPILOG = "Everything after -- is the job's own command line and is passed on untouched."
 
 
@@ -44,6 +46,15 @@ def record(
     token_file: str | None = typer.Option(
         None, "--token-file", metavar="FILE", help="File with the secret that nodes share (or STARPROF_TOKEN)."
     ),
+    control: bool = typer.Option(
+        False, "--control", help="Let `starprof ctl` change how the ranks synchronise while the job runs."
+    ),
+    mode: str | None = typer.Option(
+        None, "--mode", metavar="MODE", help="With --control: synchronise this way as soon as the loop is known."
+    ),
+    option: list[str] = typer.Option(
+        [], "--option", metavar="NAME=VALUE", help="An option of that mode, such as m=3; may be repeated."
+    ),
 ) -> None:
     """Record a distributed training job: torchrun, python, srun, mpirun, accelerate, a shell script.
 
@@ -62,5 +73,8 @@ def record(
             listen=listen,
             join=join,
             token_file=token_file,
+            control=control,
+            mode=mode,
+            options=options_of(option),
         )
     )

@@ -64,6 +64,7 @@ class CoordinatorLink:
         on_message: Callable[[ToRank], None],
         on_lost: Callable[[], None],
         lock: threading.RLock,
+        on_dialled: Callable[[Exception | None], None] = lambda _error: None,
     ) -> None:
         """Prepare; nothing happens before `start`.
 
@@ -76,6 +77,7 @@ class CoordinatorLink:
             on_lost: called in our thread when a connection is gone.
             lock: held around `hello` and its sending; whoever asks the member for what is to be sent holds it until
                 that is sent, so that the coordinator hears all in one order.
+            on_dialled: called in our thread after every try to connect, with what prevented it.
         """
         self.connected = False
         self.errors = 0
@@ -86,6 +88,7 @@ class CoordinatorLink:
         self._hello = hello
         self._on_message = on_message
         self._on_lost = on_lost
+        self._on_dialled = on_dialled
         self._lock = lock
         self._sending = threading.Lock()
         self._socket: socket.socket | None = None
@@ -152,7 +155,13 @@ class CoordinatorLink:
             delay_s = FIRST_DELAY_S if steady else min(MAX_DELAY_S, max(FIRST_DELAY_S, 2 * delay_s))
 
     def _connect(self) -> tuple[socket.socket, Frames]:
-        sock, frames = dial(self._address_of(), COORDINATOR, self._secret, CONNECT_S)
+        address = self._address_of()
+        try:
+            sock, frames = dial(address, COORDINATOR, self._secret, CONNECT_S)
+        except (OSError, TransportError) as error:
+            self._on_dialled(error)
+            raise
+        self._on_dialled(None)
         frames.most_bytes = MAX_FRAME_BYTES
         sock.settimeout(None)
         # The kernel keeps the time: a socket with a time limit of Python's own costs three system calls more a message.

@@ -13,6 +13,8 @@ from starprof.sync.policies import MODES, Policy, create
 from starprof.sync.policies.ssgd import Ssgd
 
 NATIVE_NAME = "native"
+MANY_RANKS = 4096
+"""Stands for the number of ranks where that is not known yet."""
 
 NOT_CARRIED_OUT: Mapping[str, str] = MappingProxyType(
     {

@@ -15,13 +15,29 @@ HOME = Path(__file__).resolve().parents[2]
 INJECT = HOME / "starprof" / "hook" / "inject"
 """Directory whose `sitecustomize` arms the hook in every Python process of the job."""
 
-_NOT_FOR_HELPERS = (env.SPOOL, env.NODE, env.HOME, env.RATE_HZ, "PYTHONINSPECT", "PYTHONSTARTUP", "PYTHONWARNINGS")
+_NOT_FOR_HELPERS = (
+    env.SPOOL,
+    env.CONTROL,
+    env.NODE,
+    env.HOME,
+    env.RATE_HZ,
+    "PYTHONINSPECT",
+    "PYTHONSTARTUP",
+    "PYTHONWARNINGS",
+)
 
 
 def for_job(
-    base: Mapping[str, str], *, pythonpath: str | None, spool: Path, node: int, rate_hz: float
+    base: Mapping[str, str],
+    *,
+    pythonpath: str | None,
+    spool: Path,
+    node: int,
+    rate_hz: float,
+    control: str | None = None,
 ) -> dict[str, str]:
     """The user's environment plus what arms the hook; the user's own PYTHONPATH stays, behind ours."""
+    controlled = {} if control is None else {env.CONTROL: control}
     return {
         **base,
         "PYTHONPATH": os.pathsep.join((str(INJECT), pythonpath) if pythonpath else (str(INJECT),)),
@@ -29,6 +45,7 @@ def for_job(
         env.NODE: str(node),
         env.HOME: str(HOME),
         env.RATE_HZ: f"{rate_hz:g}",
+        **controlled,
     }
 
 

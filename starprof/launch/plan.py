@@ -28,6 +28,7 @@ class Plan:
         listen: HOST:PORT on which node 0 takes in the other nodes, None = nothing listens.
         join: HOST:PORT of node 0, None = this node records alone or is node 0.
         token_file: file with the shared secret, None = STARPROF_TOKEN or (node 0) a generated one.
+        control: JSON object of what the ranks are told of control, None = they are not under control.
         lock_fd: open descriptor that holds the spool's lock over the exec.
         signal_mask: signals that were blocked when the user called us: the job gets the same.
         pythonpath: PYTHONPATH as the user had it, None = unset.
@@ -44,6 +45,7 @@ class Plan:
     listen: str | None = None
     join: str | None = None
     token_file: str | None = None
+    control: str | None = None
     signal_mask: tuple[int, ...] = ()
     pythonpath: str | None = None
     ingest_every_s: float = INGEST_EVERY_S

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -35,6 +36,9 @@ class Wish:
     listen: str | None = None
     join: str | None = None
     token_file: str | None = None
+    control: bool = False
+    mode: str | None = None
+    options: Mapping[str, object] = field(default_factory=dict)
 
 
 def record(wish: Wish) -> NoReturn:
@@ -70,6 +74,7 @@ def decide(wish: Wish, environ: Mapping[str, str]) -> Plan:
     max_size_bytes = None if wish.max_size is None else prepare.size_bytes(wish.max_size)
     run_file = prepare.run_path(wish.output or _default_output(wish), node=node, environ=environ)
     _check_addresses(wish, environ)
+    control = _control(wish)
     lock_fd = prepare.claim(run_file, force=wish.force)
     return Plan(
         run_file=str(run_file),
@@ -82,6 +87,7 @@ def decide(wish: Wish, environ: Mapping[str, str]) -> Plan:
         listen=wish.listen,
         join=wish.join,
         token_file=wish.token_file,
+        control=control,
         # Blocked from here on, so that no signal can fall between the exec and the supervisor's own set-up.
         signal_mask=tuple(sorted(int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED))),
         pythonpath=environ.get("PYTHONPATH"),
@@ -118,6 +124,22 @@ def _rate(wish: Wish, environ: Mapping[str, str]) -> float:
     if not MIN_RATE_HZ <= rate_hz <= MAX_RATE_HZ:
         raise UsageError(f"the sampling rate must lie between {MIN_RATE_HZ:g} and {MAX_RATE_HZ:g} Hz, not {rate_hz:g}")
     return rate_hz
+
+
+def _control(wish: Wish) -> str | None:
+    """What the ranks are told of control; None: nothing, and off means off."""
+    if not wish.control:
+        if wish.mode is not None or wish.options:
+            raise UsageError("--mode and --option need --control")
+        return None
+    from starprof.control import modes
+
+    name = wish.mode or modes.NATIVE_NAME
+    if name == modes.NATIVE_NAME and wish.options:
+        raise UsageError("--option needs --mode")
+    # How many ranks there will be is not known yet: the coordinator checks again.
+    wanted = modes.mode(name, wish.options, range(modes.MANY_RANKS))
+    return json.dumps({"mode": wanted.name, "options": dict(wanted.options)})
 
 
 def _check_addresses(wish: Wish, environ: Mapping[str, str]) -> None:

@@ -75,6 +75,7 @@ class Supervisor:
             spool=plan.spool.root,
             node=self._link.node,
             rate_hz=plan.rate_hz,
+            control=plan.control,
         )
         try:
             return start_job(plan.command, env, plan.signal_mask)

@@ -18,5 +18,8 @@ RATE_HZ = "STARPROF_RATE_HZ"
 TOKEN = "STARPROF_TOKEN"  # noqa: S105 - the name of the variable, not a secret
 """Shared secret with which nodes authenticate to each other."""
 
+CONTROL = "STARPROF_CONTROL"
+"""JSON object with the mode that is wanted. Set: how ranks synchronise can be changed while the job runs."""
+
 DISABLE = "STARPROF_DISABLE"
 """Set to 1: the hook does nothing at all, also when SPOOL is set."""

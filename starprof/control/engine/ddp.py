@@ -43,8 +43,8 @@ class _Watched:
 
     __slots__ = ("driver", "in_iteration", "seen", "sync_due")
 
-    def __init__(self) -> None:
-        self.driver: Driver | None = None
+    def __init__(self, driver: Driver | None) -> None:
+        self.driver = driver
         self.in_iteration = False
         self.sync_due = False
         self.seen: list[tuple[torch.Tensor | None, int]] = []
@@ -53,8 +53,13 @@ class _Watched:
 class DdpPatches:
     """All of it; in place from `install` to `remove`."""
 
-    def __init__(self) -> None:
-        """Nothing is patched yet."""
+    def __init__(self, meet: Callable[[Model], Driver | None]) -> None:
+        """Nothing is patched yet.
+
+        Args:
+            meet: called at a model's first forward pass with gradients; who drives it, None for nobody.
+        """
+        self._meet = meet
         self._models: WeakKeyDictionary[Model, _Watched] = WeakKeyDictionary()
         self._originals: list[tuple[Any, str, Any]] = []
         self._depth = 0
@@ -77,9 +82,15 @@ class DdpPatches:
                 setattr(holder, name, original)
         self._originals = []
 
-    def drive(self, model: Model, driver: Driver | None) -> None:
-        """From now on `driver` is asked for this model; None: nobody is."""
-        self._watched(model).driver = driver
+    def forget(self) -> None:
+        """In a forked child: its models are nobody's business."""
+        self._models = WeakKeyDictionary()
+        self._last = None
+
+    def leave_alone(self, model: Model) -> None:
+        """Nobody drives this model any more."""
+        if model in self._models:
+            self._models[model].driver = None
 
     def native_again(self, model: Model) -> None:
         """DDP synchronises from the next forward pass on, buffers first: rank 0's, as it always does."""
@@ -92,12 +103,6 @@ class DdpPatches:
     def _replace(self, holder: Any, name: str, replacement: Any) -> None:
         self._originals.append((holder, name, getattr(holder, name)))
         setattr(holder, name, replacement)
-
-    def _watched(self, model: Model) -> _Watched:
-        watched = self._models.get(model)
-        if watched is None:
-            watched = self._models[model] = _Watched()
-        return watched
 
     def _in_rounds(self, model: Model) -> bool:
         watched = self._models.get(model)
@@ -114,7 +119,9 @@ class DdpPatches:
 
     def _before_forward(self, model: Model) -> None:
         watched = self._models.get(model)
-        if watched is None or watched.driver is None:
+        if watched is None:
+            watched = self._models[model] = _Watched(self._meet(model))
+        if watched.driver is None:
             return
         if not watched.in_iteration:
             watched.driver.before_step()

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from torch.nn.parallel import DistributedDataParallel
 
+from starprof.control.engine.batches import Batches
 from starprof.control.engine.ddp import DdpPatches
 from starprof.control.engine.engine import Engine, LostError
-from starprof.control.journal import ControlJournal
+from starprof.control.engine.refusals import NATIVE_STEPS, Seen, UserCollectives, reasons
+from starprof.control.engine.updating import Updating
+from starprof.control.engine.updating.operations import STEPS
 from starprof.errors import StarprofError
 from starprof.hook.boundary import Guard, describe_error
 
-ENROL_AFTER = 2
-"""Native steps before control begins: DDP rebuilds its buckets in the second one, and optimizers show at the first."""
-
-
-class Watchers(Protocol):
-    """What watches the user's loop."""
-
-    def synchronised(self) -> None:
-        """A synchronising backward pass is over, native or not."""
-        ...
+LOOK_AGAIN_STEPS = 64
+"""Native steps from one look at a loop that can't go into rounds to the next."""
 
 
 class BrokenError(StarprofError):
@@ -33,61 +29,79 @@ class RankDriver:
     """See the module; `starprof.control.engine.ddp` calls it.
 
     Attributes:
+        model: that it drives.
+        updating: how the loop makes its updates.
+        seen: what native steps have shown.
         native: DDP reduces itself.
+        refused: why rounds are not possible, as far as was seen; None before anything is known.
+        waiting: surrounds whatever waits for other ranks.
+        on_step: called at the end of every step in rounds with the engine.
     """
 
     def __init__(
         self,
         model: DistributedDataParallel,
-        patches: DdpPatches,
         guard: Guard,
-        enrol: Callable[[DistributedDataParallel], tuple[Engine, Watchers] | None],
+        patches: DdpPatches,
+        batches: Batches,
+        collectives: UserCollectives,
+        updating: Updating,
+        enrol: Callable[[RankDriver], Engine],
+        on_refused: Callable[[list[str]], None],
     ) -> None:
-        """Watch until the model is enrolled.
-
-        Args:
-            model: that it drives.
-            patches: around the model.
-            guard: takes what goes wrong while nothing depends on it.
-            enrol: makes the engine once the loop is known; None: this loop stays native.
-        """
-        self._model = model
-        self._patches = patches
-        self._guard = guard
-        self._enrol = enrol
-        self._engine: Engine | None = None
-        self._watchers: Watchers | None = None
-        self._steps = 0
-        self._off = False
+        """Watch native steps; `enrol` makes the engine once the loop is known to allow rounds."""
+        self.model = model
+        self.updating = updating
+        self.seen = Seen()
         self.native = True
-        self.waiting: Callable[[], Any] = _nothing
-        self.waited: Callable[[Any], None] = _ignored
-        self.journal: ControlJournal | None = None
-        self.rank_step: Callable[[], int] = lambda: self._steps
+        self.refused: list[str] | None = None
+        self.waiting: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self.on_step: Callable[[Engine], None] = lambda _engine: None
+        self._guard = guard
+        self._patches = patches
+        self._batches = batches
+        self._collectives = collectives
+        self._enrol = enrol
+        self._on_refused = on_refused
+        self._engine: Engine | None = None
+        self._look_at = NATIVE_STEPS
+        self._broken: BaseException | None = None
+        self._off = False
+
+    # What DDP's patches call.
 
     def before_step(self) -> None:
         """See `ddp.Driver`."""
+        self._check()
         if self._engine is not None and self.native and not self._off:
             self._safely(self._engine.before_step)
-            self._follow()
 
     def after_backward(self) -> None:
         """See `ddp.Driver`."""
+        self._check()
         if self._off:
             return
-        self._steps += 1
-        if self._engine is None:
-            if self._steps == ENROL_AFTER:
-                self._guard.attempt(self._begin)
-            return
-        self._safely(self._synchronised)
-        self._follow()
+        self._safely(self._see)
+        engine = self._engine
+        if engine is None:
+            self._guard.attempt(self._consider)
+        elif self.native:
+            self._safely(engine.native_done)
+        else:
+            self._safely(lambda: self._synchronise(engine))
 
-    def meet(self, index: int) -> None:
-        """The training thread stands where all ranks come together."""
+    # What the loop's watchers call; they swallow what is raised, so it is raised again at the next step.
+
+    def epoch_ended(self) -> None:
+        """The loader is at its end: all ranks come together."""
+        self.updating.epoch_ended()
         if self._engine is not None and not self.native:
-            self._wait(lambda engine: engine.meet(index))
-            self._follow()
+            self._safely(lambda: self._meet(left_over=True))
+
+    def before_collective(self) -> None:
+        """The user's own code is about to wait for all ranks."""
+        if self._engine is not None and not self.native and not self._off:
+            self._safely(self._meet_inside)
 
     def finish(self) -> None:
         """The training is over."""
@@ -95,41 +109,71 @@ class RankDriver:
             self._off = True
             self._guard.attempt(self._engine.done)
 
-    def _begin(self) -> None:
-        enrolled = self._enrol(self._model)
-        if enrolled is None:
-            self._off = True
+    # Its parts.
+
+    def _see(self) -> None:
+        """A synchronising backward pass is over, native or not."""
+        self._batches.mark_sync()
+        self.updating.learn()
+        self.seen.synchronisations += 1
+        called = self._collectives.take()
+        self.seen.steps_with_collectives += bool(called)
+        for name, times in called.items():
+            self.seen.collectives[name] = self.seen.collectives.get(name, 0) + times
+        self.seen.steps += any(operation.kind in STEPS for operation in self.updating.recorded)
+
+    def _consider(self) -> None:
+        """Whether rounds are possible: looked at now and then, the same number of native steps on all ranks."""
+        if self.seen.synchronisations < self._look_at:
             return
-        self._engine, self._watchers = enrolled
-        self._watchers.synchronised()
-        self._engine.before_step()
-        self._engine.native_done()
+        if not self.updating.ready and self.updating.refusal is None and self._look_at < LOOK_AGAIN_STEPS:
+            self._look_at += 1
+            return
+        self.seen.batches, self.seen.updating = self._batches.refusal, self.updating.refusal
+        refused = reasons(self.model, self.updating.optimizers, self.seen)
+        if not refused and not self.updating.ready:
+            refused = ["the loop makes its updates in another way each time"]
+        if refused != self.refused:
+            self.refused = refused
+            if refused:
+                self._on_refused(refused)
+        if refused:
+            self._look_at += LOOK_AGAIN_STEPS
+            return
+        engine = self._enrol(self)
+        engine.before_step()
+        engine.native_done()
+        self._engine = engine
 
-    def _synchronised(self) -> None:
-        assert self._engine is not None
-        assert self._watchers is not None
-        self._watchers.synchronised()
-        if self.native:
-            self._engine.native_done()
-        else:
-            self._wait(Engine.synchronise)
+    def _synchronise(self, engine: Engine) -> None:
+        with self.waiting():
+            engine.synchronise()
+        self.on_step(engine)
 
-    def _wait(self, what: Callable[[Engine], None]) -> None:
-        assert self._engine is not None
-        token = self.waiting()
-        try:
-            what(self._engine)
-        finally:
-            self.waited(token)
+    def _meet_inside(self) -> None:
+        """In the middle of an iteration its own update comes before those that are made at the meeting."""
+        self.updating.complete_own()
+        self._meet(left_over=False)
 
-    def _follow(self) -> None:
-        """Tell DDP when rounds begin or end."""
-        assert self._engine is not None
-        if self.native and not self._engine.native:
-            self._patches.rounds_begin(self._model)
-        elif not self.native and self._engine.native:
-            self._patches.native_again(self._model)
-        self.native = self._engine.native
+    def _meet(self, *, left_over: bool) -> None:
+        engine = self._engine
+        assert engine is not None
+        if left_over:
+            engine.counts.iterations -= self._batches.left_over
+            self._batches.forget()
+        with self.waiting():
+            # Before a collective everybody has to make this iteration, or its collective would be missed.
+            engine.meet(engine.counts.iterations - (not left_over))
+
+    def _check(self) -> None:
+        """What failed where nobody could be told is told here.
+
+        Raises:
+            BrokenError: see there.
+            LostError: see there.
+        """
+        if self._broken is not None:
+            raise self._broken
 
     def _safely(self, ours: Callable[[], None]) -> None:
         """In native steps a failure of ours ends control; in rounds it must not pass unseen.
@@ -140,21 +184,31 @@ class RankDriver:
         """
         try:
             ours()
-        except LostError:
+            self._follow()
+        except LostError as error:
+            self._broken = error
             raise
         except Exception as error:
             if self.native:
                 self._guard.swallow(error)
-                self._off = True
+                self.finish()
                 return
-            raise BrokenError(
+            self._broken = BrokenError(
                 f"synchronisation in rounds failed, and this rank can't go on with the others: {describe_error(error)}"
-            ) from error
+            )
+            raise self._broken from error
+        except BaseException:
+            # Ctrl-C while waiting: whoever catches it can't go on with half a round.
+            if not self.native:
+                self._broken = BrokenError("the wait for other ranks was interrupted; this rank can't go on with them")
+            raise
 
-
-def _nothing() -> None:
-    return None
-
-
-def _ignored(_token: Any) -> None:
-    return None
+    def _follow(self) -> None:
+        """Tell DDP when rounds begin or end."""
+        if self._engine is None or self.native == self._engine.native:
+            return
+        self.native = self._engine.native
+        if self.native:
+            self._patches.native_again(self.model)
+        else:
+            self._patches.rounds_begin(self.model)

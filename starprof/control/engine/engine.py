@@ -102,12 +102,16 @@ class Counts:
         progress: of the training, in steps of all ranks.
         skipped: iterations that were skipped.
         handed_in: gradients.
+        steps: iterations that were not skipped.
+        updates: of the parameters.
         replayed: updates that were made between two of the loop's own.
         without_update: iterations of which nothing came.
         waited_s: time spent waiting for others.
     """
 
     iterations: int = 0
+    steps: int = 0
+    updates: int = 0
     progress: float = 0.0
     skipped: int = 0
     handed_in: int = 0
@@ -167,7 +171,13 @@ class Engine:
         self._state_wanted: list[tuple[int, int]] = []
         self._applied = member.version
         self.native = True
-        self.counts = Counts(iterations=member.version, progress=float(member.version))
+        done = member.version
+        self.counts = Counts(iterations=done, steps=done, updates=done, progress=float(done))
+
+    @property
+    def version(self) -> int:
+        """Of the parameters, with the update that the loop is about to make."""
+        return self._applied
 
     def connect(self, peers: Peers, link: Link) -> None:
         """How to reach the other ranks and the coordinator."""
@@ -191,6 +201,8 @@ class Engine:
         with self._changed:
             self._advance(1.0)
             self.counts.iterations += 1
+            self.counts.steps += 1
+            self.counts.updates += 1
             self._applied += 1
             self._do(self._member.native_done())
 
@@ -203,6 +215,7 @@ class Engine:
             self._serve_states()
             self.counts.handed_in += 1
             self.counts.iterations += 1
+            self.counts.steps += 1
             actions = self._member.gradient(iterations=self.counts.iterations)
             for number in _handed_in(actions):
                 self._own[number] = (own, hyper)
@@ -284,6 +297,7 @@ class Engine:
             for close in closes:
                 self._advance(sum(close.weights))
                 self._applied = close.round + 1
+                self.counts.updates += bool(close.gradients)
             self._results.trim(min(self._floor, self._applied))
 
     def _held(self, close: Close) -> Flat:

@@ -40,7 +40,7 @@ class Groups:
             store: the job's; a copy of its client is used, since one that waits keeps others waiting.
             rank: of this process.
         """
-        self._store = dist.PrefixStore("starprof/groups", _own_client(store))
+        self._store = dist.PrefixStore("starprof/groups", own_client(store))
         self._rank = rank
         self._made: dict[Members, Any] = {}
         self._broken: set[Members] = set()
@@ -156,7 +156,7 @@ def _destroy(last: list[Any]) -> None:
     last.clear()
 
 
-def _own_client(store: Any) -> Any:
+def own_client(store: Any) -> Any:
     """A client of its own of the same store, where it can be had."""
     try:
         return store.clone()

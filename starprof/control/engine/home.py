@@ -68,16 +68,12 @@ class Home:
             return host, port
         return self._waited_for()
 
-    def reached(self) -> None:
-        """It was there."""
-        self._failing_s = None
-
-    def not_reached(self, *, refused: bool) -> None:
-        """It was not; after a while another one takes its place.
-
-        Args:
-            refused: nothing listens there any more.
-        """
+    def dialled(self, error: Exception | None) -> None:
+        """Whether it was there; when it is gone for a while, another one takes its place."""
+        if error is None:
+            self._failing_s = None
+            return
+        refused = isinstance(error, ConnectionRefusedError)
         now_s = self._now_s()
         if self._failing_s is None:
             self._failing_s = now_s
@@ -160,7 +156,7 @@ def _port(process: subprocess.Popen[bytes]) -> int:
         line += more
     process.stdout.close()
     try:
-        return int(json.loads(line)["port"])
-    except (ValueError, KeyError, TypeError) as error:
+        return int(json.loads(line)["listening"][1])
+    except (ValueError, KeyError, TypeError, IndexError) as error:
         process.kill()
         raise TransportError("the coordinator has not told its port") from error

@@ -67,7 +67,11 @@ def _install() -> None:
     try:
         from starprof.hook.install import install
 
-        install()
+        installed = install()
+        if os.environ.get("STARPROF_CONTROL"):
+            from starprof.control.engine import attach
+
+            attach.install_asked(installed)
     except Exception as error:  # noqa: BLE001 - the job must go on, whatever is wrong with the recorder
         os.write(2, f"starprof: this process is not recorded: {type(error).__name__}: {error}\n".encode())
 

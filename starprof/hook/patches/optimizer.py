@@ -7,6 +7,8 @@ to the next. Another one takes over when the anchor is gone, or has not stepped 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
 
@@ -35,6 +37,21 @@ class StepBoundary:
         self._met: set[int] = set()
         self._others = 0
         self._around = UNACCOUNTED
+        self._quiet = False
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Steps in here end no training step: they make up for updates that came in the middle of one."""
+        self._quiet = True
+        try:
+            yield
+        finally:
+            self._quiet = False
+
+    def left_out(self, optimizer: Any) -> None:
+        """The loop's own step of this optimizer was left out, and ends a training step all the same."""
+        if self._recorder.owner == get_ident() and self.ends_step(optimizer):
+            self._recorder.finish_step()
 
     def watch(self, optimizer: Any) -> None:
         """Make this one the anchor."""
@@ -57,7 +74,7 @@ class StepBoundary:
     def before(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Pre-hook of every optimizer."""
         recorder = self._recorder
-        if recorder.owner != get_ident() and (recorder.owner or not recorder.activate()):
+        if self._quiet or (recorder.owner != get_ident() and (recorder.owner or not recorder.activate())):
             return
         if id(optimizer) not in self._met:
             with uncompiled():
@@ -71,7 +88,7 @@ class StepBoundary:
     def after(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Post-hook of every optimizer."""
         recorder = self._recorder
-        if recorder.owner != get_ident():
+        if self._quiet or recorder.owner != get_ident():
             return
         if recorder.gpu is not None:
             recorder.gpu.end(GPU_OPTIMIZER)

@@ -1,0 +1,38 @@
+"""Updates as the engine makes them: through what the user's loop does, and the whole state of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch.nn import Module
+
+from starprof.control.engine.state import State
+from starprof.control.engine.updating import Hyper, Updating
+
+
+class LoopUpdates:
+    """See `engine.Updates`."""
+
+    def __init__(self, updating: Updating, model: Module) -> None:
+        """Make updates of this model as its loop does."""
+        self._updating = updating
+        self._model = model
+        self.hyper = updating.hyper
+        self.scale = updating.scale
+        self.own = updating.own
+        self.skip_own = updating.skip_own
+
+    def replay(self, put: Callable[[], None], hyper: Hyper) -> None:
+        """See `engine.Updates`."""
+        self._updating.replay(put, hyper)
+
+    def state(self) -> bytes:
+        """See `engine.Updates`."""
+        return self._state().save()
+
+    def load(self, state: bytearray) -> None:
+        """See `engine.Updates`."""
+        self._state().load(state)
+
+    def _state(self) -> State:
+        return State(self._model, self._updating.optimizers, self._updating.others)
