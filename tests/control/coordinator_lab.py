@@ -12,7 +12,7 @@ import time
 
 from starprof.control import controlsocket
 from starprof.control.link import CoordinatorLink
-from starprof.sync.protocol.actions import Apply, Begin, Deliver, Fetch, PullState, Reduce, Send
+from starprof.sync.protocol.actions import Apply, Begin, Deliver, Fetch, PullState, Reduce, Resume, Send
 from starprof.sync.protocol.member import Member
 
 SECRET = b"a secret of the test"
@@ -91,8 +91,11 @@ class Rank:
         self.compute_s = 0.001
         self.applied = {}
         self.native_steps = []
+        self.resumed = []
+        self.pause = threading.Event()
         self.lost_connections = 0
-        self._begins = queue.Queue()
+        self._begin = None
+        self._may_begin = threading.Event()
         self._inbox = queue.Queue()
         self._stop = threading.Event()
         self.link = CoordinatorLink(
@@ -136,8 +139,9 @@ class Rank:
             case Apply(close=close):
                 assert close.round not in self.applied
                 self.applied[close.round] = close.gradients
-            case Begin():
-                self._begins.put(action)
+            case Begin() | Resume():
+                self._begin = action  # said again where it was said before the training thread asked
+                self._may_begin.set()
             case PullState(holder=holder):
                 self.job.post(holder, lambda other: other.give_state(self.rank))
 
@@ -163,11 +167,17 @@ class Rank:
     def _train(self):
         self.do(self.member.boundary)
         while not self._stop.is_set():
-            try:
-                begin = self._begins.get(timeout=0.05)
-            except queue.Empty:
+            if not self._may_begin.wait(0.05):
                 continue
-            if begin.native:
+            with self.lock:
+                self._may_begin.clear()
+                begin = self._begin
+            if isinstance(begin, Resume):
+                self.resumed.append(begin.version)
+            if self.pause.is_set() and not isinstance(begin, Resume):
+                self.pause.clear()
+                self.do(self.member.pause, 0)
+            elif begin.native:
                 if not self.job.native_step():
                     return
                 self.native_steps.append(begin.version)
@@ -215,6 +225,14 @@ class Job:
     def version(self):
         """What the slowest has."""
         return min(rank.member.version for rank in self.ranks)
+
+    def meet(self):
+        """Let all pause, and say with which version each went on."""
+        before = [len(rank.resumed) for rank in self.ranks]
+        for rank in self.ranks:
+            rank.pause.set()
+        wait_for(lambda: all(len(rank.resumed) > count for rank, count in zip(self.ranks, before, strict=True)))
+        return [rank.resumed[-1] for rank in self.ranks]
 
     def progress(self, by):
         """Wait until everybody is further by so much."""

@@ -120,6 +120,31 @@ class TestModes:
         assert "\n" not in answer["error"]
 
 
+class TestMeetings:
+    def test_ranks_that_pause_go_on_together_with_one_version(self, begin):
+        coordinator, job = begin(4)
+        job.ranks[2].compute_s = 0.05
+        in_rounds(coordinator)
+        for _ in range(3):
+            job.progress(3)
+            assert len(set(job.meet())) == 1
+        job.progress(3)
+        job.assert_one_history()
+
+    def test_rounds_end_at_a_meeting_where_no_round_has_everybody(self, begin):
+        coordinator, job = begin(3)
+        job.ranks[2].compute_s = 0.05
+        in_rounds(coordinator, mode="m-sync", options={"m": 1})
+        job.progress(3)
+        assert coordinator.ask("mode", mode="native")["ok"]
+        job.meet()
+        wait_for(lambda: state_of(coordinator) == "native")
+        assert coordinator.ask("history")["switches"][-1]["to"] == "native"
+        before = job.version()
+        wait_for(lambda: job.version() > before + 5)
+        job.assert_one_history()
+
+
 class TestTrouble:
     def test_a_killed_coordinator_is_followed_by_another_that_goes_on(self, begin):
         coordinator, job = begin(4)
@@ -127,13 +152,36 @@ class TestTrouble:
         job.progress(10)
         for _ in range(3):
             coordinator.kill()
-            coordinator.start(**M_SYNC)
+            coordinator.start()  # with the settings of the first: what was wished for since is on disk
             job.progress(10)
         job.assert_one_history()
         status = coordinator.status()
         assert (status["epoch"], status["mode"], status["state"]) == (4, "m-sync", "rounds")
         assert coordinator.ask("history")["switches"] == []  # nothing changed in this reign
         assert all(rank.lost_connections >= 3 for rank in job.ranks)
+
+    def test_a_frozen_mode_is_frozen_for_the_next_coordinator_too(self, begin):
+        coordinator, _ = begin(2, ranks=False, mode="asgd")
+        coordinator.ask("freeze", by="somebody")
+        coordinator.kill()
+        coordinator.start()
+        assert not coordinator.ask("mode", mode="native")["ok"]
+        status = coordinator.status()
+        assert (status["wish"], status["frozen_by"]) == ("asgd", "somebody")
+
+    @pytest.mark.parametrize("text", ["", "{", '{"mode": "m-sync", "options": {}}', "[1]", '{"mode": 1}'])
+    def test_a_wish_on_disk_that_makes_no_sense_is_none(self, tmp_path, begin, text):
+        (tmp_path / "wish.json").write_text(text)
+        coordinator, _ = begin(2, ranks=False, mode="asgd", epoch=1)
+        assert coordinator.status()["wish"] == "asgd"
+
+    def test_a_new_job_does_not_want_what_one_before_did(self, begin):
+        coordinator, _ = begin(2, ranks=False)
+        coordinator.ask("mode", mode="asgd")
+        coordinator.kill()
+        coordinator.settings["epoch"] = 0
+        coordinator.start()
+        assert coordinator.status()["wish"] == "native"
 
     def test_cut_connections_lose_nothing(self, begin):
         coordinator, job = begin(4)

@@ -89,12 +89,12 @@ def _mode(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _freeze(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:
-    service.frozen = _words(question, "by", "user") or "user"
+    service.freeze(_words(question, "by", "user") or "user")
     return {"frozen_by": service.frozen}
 
 
 def _unfreeze(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001
-    service.frozen = ""
+    service.freeze("")
     return {"frozen_by": None}
 
 

@@ -16,6 +16,7 @@ from starprof.control.codec import encode
 from starprof.control.coordinator.connection import Connection
 from starprof.control.coordinator.record import Journal, Record, Switch
 from starprof.control.coordinator.settings import Settings
+from starprof.control.coordinator.wishes import Wish, kept
 from starprof.control.modes import NATIVE, Mode
 from starprof.errors import StarprofError, TransportError
 from starprof.sync.protocol.coordinator import Coordinator
@@ -69,14 +70,17 @@ class Service:
         self._wake: asyncio.TimerHandle | None = None
         self._gathered = False
         self._in_force = self._decides = NATIVE
-        self._asked = (time.monotonic(), settings.asked_by, "")
+        self._asked = (time.monotonic(), "", "")
         now_s = self._clock()
         self._heard_s = dict.fromkeys(settings.ranks, now_s + settings.gather_s - settings.lease_s)
         self._lease_said_s: dict[int, float] = {}
         self._alone_s: float | None = now_s
         self._all_left_s: float | None = None
-        if not settings.mode.native:
-            self.want(settings.mode, settings.asked_by)
+        # Another coordinator may have been told to want something else than the job was started with.
+        before = kept(settings.state, settings.ranks) if settings.epoch > 1 else None
+        wish = before if before is not None else Wish(settings.mode, settings.asked_by)
+        self.want(wish.mode, wish.asked_by)
+        self.freeze(wish.frozen_by)
 
     def accept(self) -> Connection:
         """The protocol of a new connection."""
@@ -202,6 +206,15 @@ class Service:
         self.wish = mode
         self._asked = (time.monotonic(), asked_by, reason)
         self.deliver(self.coordinator.switch(None if mode.native else mode.policy, self._clock()))
+        self._keep_wish()
+
+    def freeze(self, by: str) -> None:
+        """The mode stays as it is, for whoever it is; with "" it may change again."""
+        self.frozen = by
+        self._keep_wish()
+
+    def _keep_wish(self) -> None:
+        Wish(self.wish, self._asked[1], self.frozen).keep(self.settings.state)
 
     @property
     def state(self) -> str:
