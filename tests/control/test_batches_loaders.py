@@ -1,6 +1,10 @@
 """Passing over batches of every kind of data loader."""
 
+import os
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, SequentialSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+import starprof
 from starprof.hook import steps
 
 SKIPS = st.dictionaries(st.integers(1, 25), st.integers(1, 12), max_size=6)
@@ -233,10 +238,40 @@ class Nested(Counted):
         return sum(numbers(inner)) + index
 
 
-def test_workers_see_nothing_of_it(batches):
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_see_nothing_of_it(batches, context):
     loop = Loop(batches, {3: 2})
-    loop.epoch(DataLoader(Nested(9), batch_size=1, num_workers=1))
+    loop.epoch(DataLoader(Nested(9), batch_size=1, num_workers=1, multiprocessing_context=context))
     assert numbers(loop.seen) == [6 + i for i in (0, 1, 2, 3, 4, 7, 8)]
+
+
+DEADLY = """
+import os
+from batches_play import Counted, DataLoader, Loop, installed, numbers
+
+class Deadly(Counted):
+    def __getitem__(self, index):
+        if index == 6:
+            os._exit(1)
+        return super().__getitem__(index)
+
+with installed() as batches:
+    loop = Loop(batches, {3: 30})
+    try:
+        loop.epoch(DataLoader(Deadly(20), batch_size=1, num_workers=1, prefetch_factor=4))
+    except (RuntimeError, OSError):  # whichever of torch's ways to notice comes first
+        assert numbers(loop.seen) == list(range(len(loop.seen)))
+        print("an error")
+"""
+
+
+def test_a_worker_that_dies_is_an_error_as_always():
+    """In a process of its own: torch raises it out of a signal handler, whatever is just running."""
+    folders = [str(Path(__file__).parent), str(Path(starprof.__file__).parents[1])]
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
+    command = [sys.executable, "-c", DEADLY]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "an error", done.stderr
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="pinned memory needs an accelerator")

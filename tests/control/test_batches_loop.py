@@ -190,19 +190,51 @@ def test_an_evaluation_before_and_after_each_epoch(batches):
     assert [what for what, _ in ends.short] == ["end"] * 3
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.dictionaries(st.integers(1, 15), st.integers(1, 5)), st.sampled_from([0, 0, 0, 1]))
-def test_two_loaders_of_one_loop_stay_in_step(skips, workers):
+def two_loaders(skips, length, strict, first, second):
+    """What two epochs of a loop over two loaders at once see, the two datasets' reads, and the batches."""
     with installed() as batches:
-        one, two = Counted(20), Counted(20)
+        one, two = Counted(length), Counted(length)
+        first_loader, second_loader = DataLoader(one, batch_size=1, **first), DataLoader(two, batch_size=1, **second)
         loop = Loop(batches, skips)
         ends = Ends(batches)
-        pairs = zip(DataLoader(one, batch_size=1, num_workers=workers), DataLoader(two, batch_size=1), strict=False)
-        loop.epoch(int(a) * 100 + int(b) for a, b in pairs)
-        assert numbers(loop.seen) == [101 * i for i in expected(20, skips)[0]]
-        assert len(ends.told) == 1
-        assert workers or batches.loaded_skips == 0
-        assert two.reads.tolist() == [int(101 * i in loop.seen) for i in range(20)]
+        for _ in range(2):
+            pairs = zip(first_loader, second_loader, strict=strict)
+            loop.epoch(int(a) * 100 + int(b) for a, b in pairs)
+        assert [what for what, _ in ends.short] == (["end", "end"] if length else [])
+        assert batches.iterations == (2 * length)
+        return loop.seen, (one.reads + two.reads).tolist(), batches
+
+
+TWO = given(st.integers(0, 25), st.dictionaries(st.integers(1, 15), st.integers(1, 5)), st.booleans())
+
+
+@settings(max_examples=100, deadline=None)
+@TWO
+def test_two_loaders_of_one_loop_stay_in_step(length, skips, strict):
+    seen, reads, batches = two_loaders(skips, length, strict, {}, {})
+    positions, pending = expected(length, skips, 2)
+    assert seen == [101 * i for i in positions]
+    assert batches.left_over == pending
+    assert sum(reads) == 2 * len(seen)
+    assert batches.loaded_skips == 0
+
+
+@settings(max_examples=6, deadline=None)
+@TWO
+def test_two_loaders_that_load_equally_far_ahead_stay_in_step(length, skips, strict):
+    seen, _, batches = two_loaders(skips, length, strict, {"num_workers": 1}, {"num_workers": 1})
+    positions, pending = expected(length, skips, 2, ahead=2)
+    assert seen == [101 * i for i in positions]
+    assert batches.left_over == pending
+
+
+@settings(max_examples=6, deadline=None)
+@TWO
+def test_two_loaders_that_load_ahead_or_not_stay_in_step(length, skips, strict):
+    seen, _, batches = two_loaders(skips, length, strict, {"num_workers": 1}, {})
+    positions, pending = expected(length, skips, 2)
+    assert seen == [101 * i for i in positions]
+    assert batches.left_over == pending
 
 
 @pytest.mark.parametrize("lengths", [(10, 10), (10, 14), (14, 10)])

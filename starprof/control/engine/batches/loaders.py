@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch.compiler import is_dynamo_compiling
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from starprof.control.engine.batches.passing import pass_over, plan
+from starprof.control.engine.batches.passing import layout, pass_over
 from starprof.control.engine.batches.source import NOBODY, Pass, Source
 from starprof.hook.boundary import Guard
 
@@ -41,6 +41,7 @@ class Loaders:
         former = getattr(iterator, _VISIT, None)
         if former is not None:
             former.dropped = True
+        source.layout = layout(loader)
         source.newest = Pass(source, iterator)
         setattr(iterator, _VISIT, source.newest)
         return source.newest
@@ -93,7 +94,6 @@ def _fetching(original: Any, batches: Batches, guard: Guard) -> Any:
             guard.attempt(batches.came_to_end, visit)
             raise
         source.fetched += 1
-        batches.latest = source
         if batches.within is not None:
             batches.within.inner.add(source)
         return batch
@@ -104,7 +104,7 @@ def _fetching(original: Any, batches: Batches, guard: Guard) -> Any:
 def _pay(iterator: Any, source: Source, batches: Batches, guard: Guard) -> None:
     """Pass over what is due. Only what the user's own parts raise can come out of here."""
     due = source.debt
-    planned = guard.attempt(plan, iterator, due, batches.in_step)
+    planned = guard.attempt(batches.plan, iterator, due)
     if planned is None:
         return
     for loaded in pass_over(planned, due):

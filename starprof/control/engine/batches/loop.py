@@ -7,8 +7,10 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import get_ident
+from typing import Any
 
 from starprof.control.engine.batches import loaders
+from starprof.control.engine.batches.passing import Plan, plan
 from starprof.control.engine.batches.source import NOBODY, Pass, Source
 from starprof.control.engine.batches.stepping import Stepping
 from starprof.hook import steps
@@ -61,7 +63,6 @@ class Batches:
         executed: iterations that ended in a synchronisation.
         loaded_skips: batches that had to be loaded to be passed over.
         thread: the thread that trains, NOBODY in a forked child.
-        latest: source of the latest batch.
         within: the `starprof.steps` that is drawing an item.
     """
 
@@ -79,7 +80,6 @@ class Batches:
         self.epoch = 0
         self.executed = 0
         self.loaded_skips = 0
-        self.latest: Source | None = None
         self.within: Source | None = None
         self._sources = [self.steps]
         self._training: list[Source] = []
@@ -103,9 +103,6 @@ class Batches:
         """A synchronisation of the ranks, called by the thread that trains: the iteration is over."""
         self.thread = get_ident()
         self.executed += 1
-        if self.latest is not None:
-            self.latest.before_sync = True
-            self.latest = None
         owed = max((source.outstanding for source in self._training), default=0)
         for source in self._sources:
             if source.others and not source.fetched and source.candidate is not None:
@@ -122,14 +119,14 @@ class Batches:
             return
         for source in self._training:
             if source not in training:
-                source.debt = 0
+                source.owe(0)
         if not training:
             self._unplaced = max(self._unplaced, owed)
         for source in training:
             if source not in self._training:
                 # One that `starprof.steps` reads from takes over what is due there.
                 carried = owed if self.steps in training and source in self.steps.inner else 0
-                source.debt = max(self._unplaced, carried) * source.per_sync
+                source.owe(max(self._unplaced, carried))
         if training:
             self._unplaced = 0
         self._training = training
@@ -142,13 +139,13 @@ class Batches:
         if not self._training:
             self._unplaced += iterations
         for source in self._training:
-            source.debt += iterations * source.per_sync
+            source.owe_more(iterations)
 
     def forget(self) -> None:
         """Do not pass over what is left over: from now on it counts as passed over."""
         self._unplaced = 0
         for source in self._training:
-            source.debt = 0
+            source.owe(0)
 
     @property
     def left_over(self) -> int:
@@ -198,10 +195,14 @@ class Batches:
 
     # What the sources tell and ask.
 
-    @property
-    def in_step(self) -> bool:
-        """Whether several sources have to pass over exactly the same batches."""
-        return len(self._payers()) > 1
+    def plan(self, iterator: Any, batches: int) -> Plan:
+        """How to pass over batches of a loader."""
+        payers = self._payers()
+        if len(payers) <= 1:
+            return plan(iterator, batches, in_step=False)
+        layouts = {(source.per_sync, source.layout) for source in payers}
+        alike = len(layouts) == 1 and payers[0].layout is not None
+        return plan(iterator, batches, in_step=not alike)
 
     def _payers(self) -> list[Source]:
         return [source for source in self._training if not self.is_carried(source)]
@@ -251,6 +252,9 @@ class Batches:
         if source.current is visit:
             source.end()
         if trains:
+            for other in self._payers():
+                if other is not source:
+                    other.keep(source.outstanding)
             self._close_epoch(self.on_epoch_end)
 
     def _trains(self, source: Source) -> bool:
@@ -258,7 +262,7 @@ class Batches:
         if source in self._training:
             return True
         alive = any(known.current is not None and known.current.alive for known in self._training)
-        return source.before_sync and not alive
+        return source.at_sync and not alive
 
     def _close_epoch(self, tell: Callable[[], None] | None) -> None:
         """An epoch is over, unless another source of the same loop has already said so."""

@@ -2,8 +2,8 @@
 
 What is not dispatched yet is passed over in the sampler alone; neither the dataset nor its random augmentation notices.
 Workers load ahead, and what they have begun cannot be taken back. It is received and dropped only where it must be:
-when several sources have to stay in step, batch by batch, or when the sampler has no more. Else the loop uses it, and
-batches behind it are passed over in its place.
+when the sampler has no more, or when several sources that do not load equally far ahead have to stay in step, batch by
+batch. Else the loop uses it, and batches behind it are passed over in its place.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from torch.utils.data import _DatasetKind
+from torch.utils.data import DataLoader, _DatasetKind
 
 
 class Plan(NamedTuple):
@@ -30,13 +30,27 @@ class Plan(NamedTuple):
     take_batch: Callable[[], Any]
 
 
+def layout(loader: Any) -> tuple[int, int] | None:
+    """(batches that are loaded ahead, batches of an epoch), None where not known.
+
+    Loaders of the same layout that begin together stay together, however batches are passed over.
+    """
+    if not isinstance(loader, DataLoader) or loader._dataset_kind == _DatasetKind.Iterable:
+        return None
+    try:
+        length = len(loader._index_sampler)
+    except (TypeError, NotImplementedError):
+        return None
+    return (loader.prefetch_factor or 0) * loader.num_workers, length
+
+
 def plan(iterator: Any, batches: int, in_step: bool) -> Plan:
     """Find out where batches can be passed over.
 
     Args:
         iterator: torch's, of a loader with or without workers.
         batches: how many.
-        in_step: exactly the next ones, because other sources pass over theirs.
+        in_step: exactly the next ones, because other sources of another layout pass over theirs.
     """
     if iterator._dataset_kind == _DatasetKind.Iterable:
         unloaded, loaded = 0, batches

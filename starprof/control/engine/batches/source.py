@@ -30,7 +30,7 @@ class Pass:
     """One pass over a source: what an iterator goes through once.
 
     Attributes:
-        source: what it passes over.
+        source: what it goes over.
         ended: it came to its end.
         dropped: its iterator has begun another one.
     """
@@ -59,9 +59,10 @@ class Source:
         current: the pass that the loop is in.
         newest: the pass that was begun last.
         candidate: another pass that was read from, `others` times, while that one was not over.
-        before_sync: it was the last one read from before a synchronisation.
+        at_sync: a synchronisation has found the loop in the middle of it.
         varied: (batches per synchronisation, and then), when they last changed.
         tail: what happens at the end of its epochs.
+        layout: how it loads, see `passing.layout`.
         inner: sources that are read from while this one is.
     """
 
@@ -70,16 +71,19 @@ class Source:
         "_before",
         "_boundary",
         "_boundary_before",
+        "_kept",
+        "_kept_after",
         "_needed",
         "_odd",
         "_owner",
         "_streak",
-        "before_sync",
+        "at_sync",
         "candidate",
         "current",
         "debt",
         "fetched",
         "inner",
+        "layout",
         "newest",
         "others",
         "per_sync",
@@ -97,10 +101,14 @@ class Source:
         self.current: Pass | None = None
         self.newest: Pass | None = None
         self.candidate: Pass | None = None
-        self.before_sync = False
+        self.at_sync = False
         self.varied: tuple[int, int] | None = None
         self.tail = Tail.RESTART
+        self.layout: tuple[int, int] | None = None
         self.inner: set[Source] = set()
+        # What remains of the debt in passes that were begun after this one, None = all.
+        self._kept: int | None = None
+        self._kept_after: Pass | None = None
         self._streak = 0
         self._needed = STEADY
         self._odd = 0
@@ -117,7 +125,32 @@ class Source:
     @property
     def outstanding(self) -> int:
         """Iterations that are still to be passed over, a begun one included."""
-        return -(-self.debt // self.per_sync) if self.debt else 0
+        debt = self._beyond_pass()
+        return -(-debt // self.per_sync) if debt else 0
+
+    def owe(self, iterations: int) -> None:
+        """So many iterations are to be passed over, no more and no less."""
+        self.debt = iterations * self.per_sync
+        self._kept = None
+
+    def owe_more(self, iterations: int) -> None:
+        """So many iterations more are to be passed over."""
+        batches = iterations * self.per_sync
+        self.debt += batches
+        if self._kept is not None:
+            self._kept += batches
+
+    def keep(self, iterations: int) -> None:
+        """Another source of the loop has ended, with that left over.
+
+        The rest is passed over only if the loop goes on with the pass that it has already begun, or looks whether that
+        ends as well.
+        """
+        self._kept = iterations * self.per_sync
+        self._kept_after = self.newest
+
+    def _beyond_pass(self) -> int:
+        return self.debt if self._kept is None else min(self.debt, self._kept)
 
     def belongs_to(self, owner: Any) -> bool:
         """Whether it is this loader's."""
@@ -134,6 +167,8 @@ class Source:
         self.current = visit
         self.candidate = None
         self.fetched = self.others = 0
+        if visit is not self._kept_after:
+            self.debt, self._kept = self._beyond_pass(), None
         self._boundary = True
 
     def end(self) -> None:
@@ -144,6 +179,7 @@ class Source:
         self._before += self.fetched
         self.fetched = 0
         self._boundary = True
+        self.debt, self._kept = self._beyond_pass(), None
         begun = self.debt % self.per_sync if self.per_sync else 0
         if begun and self.tail is Tail.FLUSH:
             self.debt -= begun
@@ -153,6 +189,8 @@ class Source:
     def synchronised(self) -> None:
         """An interval is over: learn from it."""
         count, before, boundary = self.fetched, self._before, self._boundary
+        if count and self.current is not None and self.current.alive:
+            self.at_sync = True
         again, self._boundary_before = self._boundary_before, boundary
         self.fetched = self.others = self._before = 0
         self._boundary = False

@@ -65,7 +65,7 @@ class Stepping:
         self._items = _iterate(items)
         self._costs_nothing = isinstance(items, Sampler)
         self._index = start
-        self._visit = Pass(batches.steps, self)
+        self._visit = batches.steps.newest = Pass(batches.steps, self)
 
     def __iter__(self) -> Stepping:
         return self
@@ -91,7 +91,6 @@ class Stepping:
         if source.debt:
             self._follow()
         source.fetched += 1
-        batches.latest = source
         index = self._index
         self._index += 1
         return index, item
