@@ -351,6 +351,37 @@ def test_the_updates_hyper_parameters_hold_for_that_update_only():
         assert loop.updating.refusal is None
 
 
+@pytest.mark.parametrize("replayed", [True, False])
+@pytest.mark.parametrize(("first", "rate"), [("step", 0.05), ("schedule", 0.0125)])
+def test_a_schedule_moves_the_rate_that_is_there_when_it_is_called(first, rate, replayed):
+    """After the update's last step that is the rank's own rate again, before it the update's."""
+
+    def body(_model, optimizer, _i, schedule):
+        for operation in (optimizer, schedule) if first == "step" else (schedule, optimizer):
+            operation.step()
+
+    def made(_model, optimizer):
+        optimizer._opt_called = True  # stepped before its schedule, as the old order has it
+        return schedules.ExponentialLR(optimizer, 0.5)
+
+    with loop_of(body, schedule=made) as loop:
+        for _ in range(5):
+            loop.native()
+        group = loop.training.optimizers[0].param_groups[0]
+        group["lr"] = 0.1
+        told = loop.updating.hyper()
+        told[0][0]["lr"] = 0.025
+        loop.backward()
+        loop.updating.learn()
+        if replayed:
+            loop.updating.replay(lambda: loop.put(gradients(loop.model, 1)), told)
+        else:
+            loop.put(gradients(loop.model, 1))
+            loop.updating.own(told)
+            loop.training.update()
+        assert group["lr"] == rate
+
+
 def test_a_rate_that_the_loop_sets_before_the_forward_pass_is_accepted():
     with loop_of(lambda _m, o, _i: o.step()) as loop:
         for i in range(8):
