@@ -11,12 +11,17 @@ import threading
 import time
 
 from starprof.control import controlsocket
+from starprof.control.codec import encode
 from starprof.control.link import CoordinatorLink
+from starprof.control.speech import COORDINATOR, MESSAGE
 from starprof.sync.protocol.actions import Apply, Begin, Deliver, Fetch, PullState, Reduce, Resume, Send
 from starprof.sync.protocol.member import Member
+from starprof.sync.protocol.messages import Hello
+from starprof.wire.channel import dial
 
 SECRET = b"a secret of the test"
 PATIENCE_S = 30.0
+M_SYNC = {"mode": "m-sync", "options": {"m": 3}}
 
 
 def wait_for(condition, patience_s=PATIENCE_S):
@@ -249,3 +254,23 @@ class Job:
                 assert len({rank.applied[number] for rank in self.ranks if number in rank.applied}) == 1
             for rank in self.ranks:
                 assert sorted(rank.applied) == [n for n in sorted(rounds) if n < rank.member.version]
+
+
+def state_of(coordinator):
+    """What is going on there."""
+    return coordinator.status()["state"]
+
+
+def in_rounds(coordinator, **asked):
+    """Move its job to rounds, by default of the first three."""
+    assert coordinator.ask("mode", **(asked or M_SYNC))["ok"]
+    wait_for(lambda: state_of(coordinator) == "rounds")
+
+
+def said_hello(coordinator, rank, **hello):
+    """A rank's connection by hand."""
+    sock, frames = dial(coordinator.address, COORDINATOR, SECRET, 5)
+    sock.settimeout(5)
+    sock.sendall(frames.seal(MESSAGE, encode(Hello(rank, 0, 0, **hello))))
+    wait_for(lambda: coordinator.status()["ranks"][rank]["state"] == "connected")
+    return sock, frames.seal

@@ -1,37 +1,22 @@
 """The coordinator as a process, ranks over real sockets: modes change, one history, whatever is killed, cut or sent."""
 
-import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 
 import pytest
-from coordinator_lab import PATIENCE_S, SECRET, wait_for
+from coordinator_lab import PATIENCE_S, SECRET, in_rounds, said_hello, state_of, wait_for
 
 from starprof.control import controlsocket
-from starprof.control.codec import encode
-from starprof.control.speech import COORDINATOR, MESSAGE, PING
+from starprof.control.speech import PING
 from starprof.spool.frame import frames
 from starprof.sync.policies import Gradient
-from starprof.sync.protocol.messages import Arrive, Go, Hello
-from starprof.wire.channel import dial, hang_up
-from starprof.wire.frames import RejectedError
-
-M_SYNC = {"mode": "m-sync", "options": {"m": 3}}
-
-
-def state_of(coordinator):
-    return coordinator.status()["state"]
-
-
-def in_rounds(coordinator, **asked):
-    assert coordinator.ask("mode", **(asked or M_SYNC))["ok"]
-    wait_for(lambda: state_of(coordinator) == "rounds")
+from starprof.sync.protocol.messages import Arrive
+from starprof.wire.channel import hang_up
 
 
 class TestModes:
@@ -235,120 +220,6 @@ class TestTrouble:
         sock.close()
 
 
-def said_hello(coordinator, rank, **hello):
-    """A rank's connection by hand."""
-    sock, frames = dial(coordinator.address, COORDINATOR, SECRET, 5)
-    sock.settimeout(5)
-    sock.sendall(frames.seal(MESSAGE, encode(Hello(rank, 0, 0, **hello))))
-    wait_for(lambda: coordinator.status()["ranks"][rank]["state"] == "connected")
-    return sock, frames.seal
-
-
-def is_hung_up(sock):
-    """Whether the other side ends the connection in good time."""
-    sock.settimeout(PATIENCE_S)
-    with sock, contextlib.suppress(ConnectionResetError):
-        while sock.recv(1 << 16):
-            pass
-    return True
-
-
-class TestStrangers:
-    def test_a_wrong_secret_gets_nowhere(self, begin):
-        coordinator, job = begin(2)
-        with pytest.raises(RejectedError, match="does not accept the secret"):
-            dial(coordinator.address, COORDINATOR, b"another", 5)
-        wait_for(lambda: coordinator.status()["refused_connections"] == 1)
-        job.progress(5)
-
-    def test_garbage_ends_only_its_own_connection(self, begin):
-        coordinator, job = begin(2)
-        in_rounds(coordinator, mode="asgd")
-        for garbage in (b"GET / HTTP/1.1\r\n\r\n" + bytes(200), os.urandom(5000), b""):
-            with socket.create_connection(coordinator.address) as sock:
-                sock.sendall(garbage)
-                if garbage:
-                    assert is_hung_up(sock)
-        job.progress(5)
-
-    def test_a_flood_of_dawdlers_does_not_keep_ranks_out(self, begin):
-        coordinator, job = begin(4)
-        in_rounds(coordinator)
-        strangers = [socket.create_connection(coordinator.address) for _ in range(300)]
-        try:
-            wait_for(lambda: coordinator.status()["refused_connections"] >= 200)
-            for rank in job.ranks:
-                hang_up(rank.link._socket)
-            job.progress(10)
-            job.assert_one_history()
-        finally:
-            for sock in strangers:
-                sock.close()
-
-    @pytest.mark.parametrize(
-        "payload",
-        [
-            encode(Hello(7, 0, 0)),
-            encode(Arrive(0, Gradient(0, 0, 0), 0)),
-            encode(Go(1, 0, 0, True)),
-            b'["Hello",0]',
-            b"garbage",
-        ],
-        ids=["rank 7 of 2", "no hello", "a coordinator's word", "too short", "no message"],
-    )
-    def test_who_knows_the_secret_but_makes_no_sense_is_cut(self, begin, payload):
-        coordinator, _ = begin(2, ranks=False)
-        sock, frames = dial(coordinator.address, COORDINATOR, SECRET, 5)
-        sock.sendall(frames.seal(MESSAGE, payload))
-        assert is_hung_up(sock)
-        assert coordinator.status()["ok"]
-
-    def test_a_rank_can_not_speak_for_another(self, begin):
-        coordinator, _ = begin(2, ranks=False)
-        sock, seal = said_hello(coordinator, 0)
-        sock.sendall(seal(MESSAGE, encode(Arrive(1, Gradient(1, 0, 0), 0))))
-        assert is_hung_up(sock)
-
-    def test_a_newer_connection_of_a_rank_takes_the_place_of_the_older(self, begin):
-        coordinator, _ = begin(2, ranks=False)
-        first, _ = said_hello(coordinator, 0)
-        second, _ = said_hello(coordinator, 0)
-        assert is_hung_up(first)
-        assert coordinator.status()["ranks"][0]["state"] == "connected"
-        second.close()
-
-    def test_a_rank_that_does_not_read_is_cut(self, begin):
-        """It asks without end and takes no answer."""
-        coordinator, _ = begin(2, ranks=False, silent_s=0.5)
-        sock, frames = dial(coordinator.address, COORDINATOR, SECRET, 5)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
-        sock.settimeout(PATIENCE_S)
-        sock.sendall(frames.seal(MESSAGE, encode(Hello(0, 0, 0))))
-        with pytest.raises((ConnectionResetError, BrokenPipeError)):
-            ask_without_end(sock, frames)
-        sock.close()
-        assert coordinator.status()["ok"]
-        assert "it reads too slowly" in coordinator.log()
-
-    def test_visitors_of_the_control_socket_can_say_anything(self, begin):
-        coordinator, _ = begin(2, ranks=False)
-        for said in (b"\n", b"[1]\n", b"\xff\xfe\n", b"[" * 50_000 + b"\n", b"x" * 200_000):
-            with socket.socket(socket.AF_UNIX) as sock, controlsocket.reachable(coordinator.folder) as name:
-                sock.settimeout(PATIENCE_S)
-                sock.connect(name)
-                sock.sendall(said)
-                try:
-                    answer = sock.recv(1000)
-                except ConnectionResetError:
-                    answer = b""
-                assert b'"ok": false' in answer or not answer
-        assert coordinator.status()["ok"]
-
-    def test_only_this_user_can_open_the_control_socket(self, begin):
-        coordinator, _ = begin(2, ranks=False)
-        assert (coordinator.folder / controlsocket.NAME).stat().st_mode & 0o777 == 0o600
-
-
 class TestLife:
     def test_it_ends_when_all_ranks_have_left(self, begin):
         coordinator, job = begin(2, linger_s=0.2)
@@ -421,11 +292,6 @@ class TestLife:
                 rows[frame.table.name] = rows.get(frame.table.name, 0) + frame.rows
         assert rows["sync_switch"] == 1
         assert rows["sync_update"] >= 50
-
-
-def ask_without_end(sock, frames):
-    for _ in range(10_000):
-        sock.sendall(b"".join(frames.seal(PING) for _ in range(100)))
 
 
 def run_once(settings, token):
