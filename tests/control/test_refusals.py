@@ -127,6 +127,8 @@ with torch._dynamo.config.patch(optimize_ddp="python_reducer"):
 print("== habits")
 steps = dict(steps=10, synchronisations=40, steps_with_collectives=9, collectives={"barrier": 1, "all_reduce": 9})
 told(DDP(nn.Linear(2, 2)), seen=Seen(batches="no batches.", updating="no updates.", **steps))
+print("== first steps unseen")
+told(DDP(nn.Linear(2, 2)), seen=Seen(steps=8, synchronisations=11))
 print("== fsdp2")
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
@@ -276,6 +278,10 @@ told(model, optimizer, seen=seen)
 def test_a_collective_in_most_steps_is_refused_and_one_now_and_then_is_not(every, refused):
     told = ranks(FREQUENT.replace("int(sys.argv[1])", str(every)))
     assert [("calls all_reduce in most steps" in line) for line in told] == [True] * refused
+
+
+def test_steps_that_were_not_seen_yet_are_no_habit(told):
+    assert "first steps unseen" not in told
 
 
 def test_habits_are_not_judged_by_the_first_steps():

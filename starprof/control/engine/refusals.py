@@ -30,6 +30,8 @@ NATIVE_STEPS = 8
 """Native steps that must have been seen before the loop's habits are judged."""
 FREQUENT = 0.5
 """Share of steps with a collective of the user's own from which on rounds are of no use."""
+SYNCHRONISATIONS_PER_STEP = 1.5
+"""More tell a loop that accumulates gradients; the first steps, before optimizers are known, are not counted."""
 OWN_COLLECTIVES = (*COLLECTIVES, "new_group", "split_group")
 FUNCTIONAL = (
     "all_gather_single",
@@ -229,7 +231,7 @@ def _of_loop(seen: Seen) -> Iterator[str]:
         yield seen.updating
     if seen.steps < NATIVE_STEPS:
         return
-    if seen.synchronisations > seen.steps:
+    if seen.synchronisations > SYNCHRONISATIONS_PER_STEP * seen.steps:
         yield (
             f"gradients are reduced {seen.synchronisations / seen.steps:.1f} times per optimizer step; accumulate "
             "inside of no_sync()"
