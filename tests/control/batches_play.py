@@ -95,14 +95,16 @@ def warm(batches, loop=None, n=STEADY):
 def expected(length, skips, epochs=1, ahead=0):
     """Positions seen in each epoch, and what is left over, by a loop over `length` batches.
 
-    `ahead` of them are always loading and are used before what is behind them is passed over.
+    `ahead` of them are always loading and are used before what is behind them is passed over. Each epoch begins with an
+    iteration of its own.
     """
     seen, executed, pending = [], 0, 0
     for _ in range(epochs):
         undispatched = list(range(length))
         loading = [undispatched.pop(0) for _ in range(min(ahead, length))]
+        first = executed
         while True:
-            if pending and executed >= STEADY:
+            if pending and executed >= STEADY and executed > first:
                 for queue in (undispatched, loading):
                     passed = min(pending, len(queue))
                     del queue[:passed]

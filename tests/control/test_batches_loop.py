@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
+import starprof
 from starprof.control.engine.batches import Tally
 from starprof.control.engine.batches.source import STEADY
 
@@ -136,14 +137,14 @@ def accumulate(batches, epochs, length, per_sync, at_end, skips):
 
 @pytest.mark.parametrize(
     ("at_end", "per_epoch", "left_over", "fourth"),
-    [("flush", 5, 0, 0), ("restart", 4, 1, 4), ("cross", 4.5, 1, 2)],
+    [("flush", 5, 0, 4), ("restart", 4, 1, 8), ("cross", 4.5, 1, 6)],
 )
 def test_what_a_loop_does_with_the_tail_of_an_epoch_is_learnt(batches, at_end, per_epoch, left_over, fourth):
     """Eighteen batches, four to an iteration: after one iteration of the third epoch, the next four are missed."""
     ends = []
     batches.on_epoch_end = lambda: ends.append(batches.left_over)
     seen = accumulate(batches, 4, 18, 4, at_end, {int(2 * per_epoch) + 1: 4})
-    assert seen == [*range(18), *range(18), 0, 1, 2, 3, *range(fourth, 18)]
+    assert seen == [*range(18), *range(18), 0, 1, 2, 3, 0, 1, 2, 3, *range(fourth, 18)]
     assert ends[2] == left_over
     assert batches.refusal is None
 
@@ -335,7 +336,7 @@ def test_what_an_epoch_has_no_room_for_is_left_over(batches):
     assert (batches.left_over, batches.iterations) == (2, 8)
     loop.epoch(data)
     assert (batches.left_over, batches.iterations) == (0, 16)
-    assert numbers(loop.seen) == [0, 1, 2, 3, 4, 2, 3, 4, 5, 6, 7]
+    assert numbers(loop.seen) == [0, 1, 2, 3, 4, 0, 3, 4, 5, 6, 7]
 
 
 def test_what_is_left_over_can_be_forgotten(batches):
@@ -348,14 +349,24 @@ def test_what_is_left_over_can_be_forgotten(batches):
     assert numbers(loop.seen)[5:] == list(range(8))
 
 
-def test_an_epoch_can_be_passed_over_whole(batches):
+def test_every_epoch_begins_with_an_iteration_of_its_own(batches):
     ends = Ends(batches)
     data = loader(5)
     loop = Loop(batches, {5: 10})
     for _ in range(4):
         loop.epoch(data)
-    assert numbers(loop.seen) == [*range(5), *range(5)]
-    assert [tally for _, _, tally in ends.told] == [Tally(5), Tally(0, 5), Tally(0, 5), Tally(5)]
+    assert numbers(loop.seen) == [*range(5), 0, 0, 0, 3, 4]
+    assert [tally for _, _, tally in ends.told] == [Tally(5), Tally(1, 4), Tally(1, 4), Tally(3, 2)]
+
+
+def test_an_evaluation_on_the_training_data_misses_nothing(batches):
+    data = loader(8)
+    loop = Loop(batches, {5: 5})
+    loop.epoch(data)
+    assert next(iter(data)) == 0
+    assert numbers(data) == list(range(8))
+    loop.epoch(data)
+    assert numbers(loop.seen) == [0, 1, 2, 3, 4, 0, 3, 4, 5, 6, 7]
 
 
 def test_skips_ordered_before_the_loop_is_known_wait_until_it_is(batches):
@@ -502,3 +513,59 @@ def test_a_loop_that_is_itself_compiled_still_reads_all_batches():
 
         assert int(train(loader(5))) == 10
         assert batches.executed == 0
+
+
+EPOCH = st.fixed_dictionaries(
+    {
+        "kind": st.sampled_from(["same loader", "same loader", "new loader", "steps", "ahead"]),
+        "leave_after": st.none() | st.integers(1, 12),
+        "evaluate_every": st.none() | st.integers(1, 5),
+        "look": st.booleans(),
+    }
+)
+
+
+def read_ahead(batches):
+    held = None
+    for batch in batches:
+        if held is not None:
+            yield held
+        held = batch
+    if held is not None:
+        yield held
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    length=st.integers(1, 15),
+    epochs=st.lists(EPOCH, min_size=1, max_size=6),
+    skips=st.dictionaries(st.integers(1, 40), st.integers(1, 20), max_size=6),
+)
+def test_whatever_the_loop_looks_like_each_batch_is_seen_or_passed_over_once(length, epochs, skips):
+    with installed() as batches:
+        data, evaluation = Counted(length), Counted(3)
+        same, evaluation_loader = DataLoader(data, batch_size=1), DataLoader(evaluation, batch_size=1)
+        loop = Loop(batches, skips)
+        looks = evaluations = 0
+        for epoch in epochs:
+            if epoch["look"]:
+                looks += len(numbers([next(iter(same))]))
+            chosen = DataLoader(data, batch_size=1) if epoch["kind"] == "new loader" else same
+            made = {"steps": lambda c: (b for _, b in starprof.steps(c)), "ahead": read_ahead}.get(epoch["kind"], iter)
+            first, iterations = len(loop.seen), batches.iterations
+            for batch in itertools.islice(made(chosen), epoch["leave_after"]):
+                loop.one(batch)
+                if epoch["evaluate_every"] and batches.executed % epoch["evaluate_every"] == 0:
+                    assert numbers(evaluation_loader) == [0, 1, 2]
+                    evaluations += 1
+            seen = numbers(loop.seen[first:])
+            assert seen == sorted(set(seen))
+            passed = batches.iterations - iterations
+            assert passed >= len(seen)
+            if epoch["leave_after"] is None:
+                assert passed == length
+        ordered = sum(n for at, n in skips.items() if at <= batches.executed)
+        assert batches.iterations + batches.left_over == batches.executed + ordered
+        assert evaluation.reads.tolist() == [evaluations] * 3
+        assert int(data.reads.sum()) - looks >= len(loop.seen)
+        assert batches.loaded_skips == 0

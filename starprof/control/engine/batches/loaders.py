@@ -86,7 +86,7 @@ def _fetching(original: Any, batches: Batches, guard: Guard) -> Any:
         source = visit.source
         if source.current is not visit and not guard.attempt(batches.turn_to, visit):
             return original(iterator)
-        if source.debt:
+        if source.debt and visit.trained:
             _pay(iterator, source, batches, guard)
         try:
             batch = original(iterator)

@@ -132,7 +132,11 @@ class Batches:
         self._training = training
 
     def skip(self, iterations: int) -> None:
-        """Before its next fetch, the loop passes over that many more iterations."""
+        """Before its next fetch, the loop passes over that many more iterations.
+
+        What the epoch has no room for is left over to the next one, and is passed over there after the first iteration:
+        until then nobody knows whether the loop trains on what it reads.
+        """
         if iterations <= 0:
             return
         self._ordered += iterations
@@ -252,8 +256,9 @@ class Batches:
         if source.current is visit:
             source.end()
         if trains:
-            for other in self._payers():
-                if other is not source:
+            payers = self._payers()
+            for other in payers:
+                if source in payers and other is not source:
                     other.keep(source.outstanding)
             self._close_epoch(self.on_epoch_end)
 

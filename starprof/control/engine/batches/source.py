@@ -31,14 +31,17 @@ class Pass:
 
     Attributes:
         source: what it goes over.
+        trained: the ranks have synchronised on batches of it. Before, it may be a look at the data, or an evaluation
+            on them, and nothing is passed over.
         ended: it came to its end.
         dropped: its iterator has begun another one.
     """
 
-    __slots__ = ("_iterator", "dropped", "ended", "source")
+    __slots__ = ("_iterator", "dropped", "ended", "source", "trained")
 
     def __init__(self, source: Source, iterator: Any) -> None:
         self.source = source
+        self.trained = False
         self.ended = False
         self.dropped = False
         self._iterator = weakref.ref(iterator)
@@ -54,7 +57,7 @@ class Source:
 
     Attributes:
         per_sync: its batches per synchronisation, 0 = not known.
-        debt: batches that are to be passed over before the next one is fetched.
+        debt: batches that are to be passed over, before the next one is fetched in a pass that is trained on.
         fetched: batches fetched since the last synchronisation, in the current pass.
         current: the pass that the loop is in.
         newest: the pass that was begun last.
@@ -190,7 +193,7 @@ class Source:
         """An interval is over: learn from it."""
         count, before, boundary = self.fetched, self._before, self._boundary
         if count and self.current is not None and self.current.alive:
-            self.at_sync = True
+            self.at_sync = self.current.trained = True
         again, self._boundary_before = self._boundary_before, boundary
         self.fetched = self.others = self._before = 0
         self._boundary = False

@@ -77,7 +77,7 @@ class Stepping:
         source = visit.source
         if source.current is not visit and not self._guard.attempt(batches.turn_to, visit):
             return self._plain()
-        if source.debt and not batches.is_carried(source):
+        if source.debt and visit.trained and not batches.is_carried(source):
             self._pay()
         outer, batches.within = batches.within, source
         try:
