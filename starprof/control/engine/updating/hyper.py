@@ -14,6 +14,9 @@ Value = float | int | list[float | int]
 Hyper = list[list[dict[str, Value]]]
 """Per optimizer, per parameter group: every number and every tuple of numbers. Goes through JSON unchanged."""
 
+NOTES_OF_SCHEDULES = frozenset({"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"})
+"""What schedules keep in the groups for themselves; every rank has its own schedules, equally far."""
+
 
 def snapshot(optimizers: Sequence[Optimizer]) -> Hyper:
     """The hyper-parameters as they are now. Switches (`amsgrad`, `fused`) are no numbers and stay out."""
@@ -62,7 +65,7 @@ class Borrowed:
 
 
 def _numbers(group: dict[str, Any]) -> dict[str, Value]:
-    plain = {key: _plain(value) for key, value in group.items() if key != "params"}
+    plain = {key: _plain(value) for key, value in group.items() if key not in NOTES_OF_SCHEDULES and key != "params"}
     return {key: value for key, value in plain.items() if value is not None}
 
 
