@@ -1,4 +1,4 @@
-"""Random schedules of the round protocol, with crashes, cuts, a lost coordinator and switches of the mode.
+"""Random schedules of the round protocol: crashes, cuts, lost coordinators, switches of the mode, meetings.
 
 Every schedule is deterministic by its seed, runs the production state machines, and is checked after each event: one
 history on all ranks, no gradient twice, nobody stands still. Prints how many ran and exits 1 at the first that fails.
@@ -16,9 +16,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "sync"))
 
-from schedules import FAULTS, play
+from schedules import FAULTS, HARD, play
 
-MIXES = [(faults, switching) for faults in ((), ("cut",), ("cut", "crash"), FAULTS) for switching in (False, True)]
+MIXES = [
+    {"faults": faults, "switching": switching, "meeting": meeting}
+    for faults in ((), ("cut",), ("cut", "crash"), FAULTS, HARD)
+    for switching in (False, True)
+    for meeting in (False, True)
+]
 
 
 def main() -> int:
@@ -31,23 +36,15 @@ def main() -> int:
     os.nice(10)
     began = time.process_time()
     events = Counter()
-
-    def watch(_, event):
-        events[event[0]] += 1
-
+    met = 0
     for seed in range(given.first_seed, given.first_seed + given.schedules):
-        faults, switching = MIXES[seed % len(MIXES)]
+        mix = MIXES[seed % len(MIXES)]
         try:
-            play(
-                seed,
-                max_ranks=given.max_ranks,
-                faults=faults,
-                switching=switching,
-                watch=lambda _, event: events.update(event[:1]),
-            )
-        except (AssertionError, ValueError, KeyError) as error:
-            print(json.dumps({"seed": seed, "faults": faults, "switching": switching, "failed": str(error)[:300]}))
+            world = play(seed, max_ranks=given.max_ranks, watch=lambda _, event: events.update(event[:1]), **mix)
+        except Exception as error:
+            print(json.dumps({"seed": seed, **mix, "failed": f"{type(error).__name__}: {error}"[:300]}))
             return 1
+        met += max(len(epochs) for epochs in world.met.values())
     seconds = round(time.process_time() - began, 1)
     print(
         json.dumps(
@@ -55,6 +52,7 @@ def main() -> int:
                 "schedules": given.schedules,
                 "max_ranks": given.max_ranks,
                 "events": sum(events.values()),
+                "meetings": met,
                 "cpu_s": seconds,
             }
         )

@@ -24,6 +24,7 @@ MODES = [
     ("ringmaster", lambda n: {"r": 3}),
 ]
 FAULTS = ("cut", "crash", "coordinator")
+HARD = ("cut", "cut", "cut", "coordinator", "coordinator", "crash")
 MAX_EVENTS = 5_000
 
 

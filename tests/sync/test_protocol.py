@@ -55,6 +55,10 @@ def until(world, met):
     raise AssertionError("it goes on for ever")
 
 
+def first_fault(world):
+    return next(event for event in world.enabled() if event[0] == "fault")
+
+
 def in_rounds(world):
     return all(not member.native for member in world.members.values())
 
@@ -222,7 +226,7 @@ def test_a_rank_that_was_taken_for_lost_gets_another_one_s_state_when_it_comes_b
     world = World(3, 14, "m-sync", {"m": 2}, faults=[("cut", 2)])
     until(world, in_rounds)
     until(world, lambda w: all(known.in_rounds for known in w.coordinator.ranks.values()))
-    world.happen(("fault", 0))
+    world.happen(first_fault(world))
     world.happen(("lease", 2))
     until(world, lambda w: len(w.applied[0]) > len(w.applied[2]) + 2)
     world.happen(("heal", 2))
@@ -234,7 +238,7 @@ def test_a_rank_that_was_taken_for_lost_gets_another_one_s_state_when_it_comes_b
 def test_a_rank_that_comes_back_in_time_loses_nothing():
     world = World(3, 10, "ssgd", faults=[("cut", 1)])
     until(world, in_rounds)
-    world.happen(("fault", 0))
+    world.happen(first_fault(world))
     world.happen(("heal", 1))
     first_choice(world)
     world.check_end()
@@ -286,7 +290,7 @@ def test_a_new_coordinator_closes_again_what_any_rank_knows_to_be_closed():
     world = World(3, 8, "m-sync", {"m": 2}, faults=[("coordinator", 0)])
     until(world, in_rounds)
     until(world, lambda w: any(w.groups.values()))
-    world.happen(("fault", 0))
+    world.happen(first_fault(world))
     first_choice(world)
     world.check_end()
 

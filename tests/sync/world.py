@@ -58,7 +58,7 @@ class World:
     def __init__(self, ranks, updates, mode, options=None, *, faults=(), switches=(), epochs=None):
         """Training ends at version `updates`, or after some epochs.
 
-        `faults` and `switches` may happen at any time, once each.
+        `faults`, each a kind and a rank or None for any, and `switches` may happen at any time, once each.
         """
         self.names = tuple(range(ranks))
         self.updates = updates
@@ -132,7 +132,12 @@ class World:
         events += [("gone", r) for r in sorted(self.silent)]
         events += [("heal", r) for r in sorted(self.cut)]
         events += [("lease", r) for r in sorted(self.cut) if self._impatient(r)]
-        events += [("fault", i) for i, f in enumerate(self.faults) if self._can(f)]
+        events += [
+            ("fault", i, rank)
+            for i, (kind, named) in enumerate(self.faults)
+            for rank in ([named] if named is not None else self.names if kind != "coordinator" else [0])
+            if self._can(kind, rank)
+        ]
         events += [("switch", 0)] if self.switches else []
         if self.coordinator.wake_at_s is not None:
             events.append(("wake", 0))
@@ -152,8 +157,7 @@ class World:
     def _impatient(self, r):
         return self.coordinator.can_spare(r) or self.coordinator.preparing
 
-    def _can(self, fault):
-        kind, r = fault
+    def _can(self, kind, r):
         if kind == "crash":
             # A crash in native steps ends the job: its collectives are the job's own.
             return r in self.alive and all(not self.members[o].native for o in self.alive) and len(self.alive) > 1
@@ -202,7 +206,7 @@ class World:
             self._wanted = self._maker(mode, options)
             self._say(self.coordinator.switch(self._wanted))
         else:
-            self._fault(*self.faults.pop(what))
+            self._fault(self.faults.pop(what)[0], event[2])
 
     def _fault(self, kind, r):
         if kind == "crash":

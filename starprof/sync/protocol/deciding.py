@@ -38,7 +38,7 @@ class Deciding:
         self._membership = Membership(ranks)
         self.ranks = self._membership.ranks
         self._make: PolicyMaker | None = None
-        self._rounds = OpenRounds(self._tell, lambda: self._membership.here, self._stay_in_rounds)
+        self._rounds = OpenRounds(self._tell, self._here, self._stay_in_rounds)
         self._switch = Switch(self._tell_all)
         self._meetings = Meetings(self._tell, self._tell_all)
         self._gathering = True
@@ -58,6 +58,9 @@ class Deciding:
     def preparing(self) -> bool:
         """Whether ranks hold still for a switch to rounds."""
         return self._switch.promises is not None
+
+    def _here(self) -> list[int]:
+        return self._membership.here
 
     def _without(self, rank: int, now_s: float) -> None:
         """Go on without a rank that is lost or has left."""
