@@ -191,11 +191,13 @@ class Deciding:
             last = place == len(decision.updates) - 1
             self._close(update, tuple(release) if last else ())
         dropped = {(g.worker, g.number) for g in decision.dropped}
+        used = {(g.worker, g.number) for update in decision.updates for g in update.gradients}
         for rank in release:
             known = self.ranks[rank]
             known.released = (known.last_number, self.policy.version, (rank, known.last_number) not in dropped)
             dropped.discard((rank, known.last_number))
-            if not decision.updates:
+            # A round releases by itself only those whose gradient it is made of.
+            if (rank, known.last_number) not in used:
                 self._tell(rank, Go(self.epoch, *known.released))
         for rank, number in sorted(dropped):  # was kept for a later round, which it does not get into
             self._tell(rank, Go(self.epoch, number, self.policy.version, kept=False))
