@@ -17,6 +17,7 @@ from starprof.sync.protocol.messages import (
     Arrive,
     Close,
     Commit,
+    Failed,
     Gathered,
     Go,
     Hello,
@@ -523,3 +524,13 @@ def test_options_that_fit_the_whole_job_only_still_fit_when_a_rank_is_lost():
     coordinator.gone(1)
     coordinator.told(Pause(0, 1, 10, 2))
     assert coordinator.policy.members == [0]
+
+
+def test_a_gradient_that_comes_while_another_rank_s_state_is_on_its_way_goes_with_the_state_it_was_computed_on():
+    member = rounds_member()
+    member.told(Rejoin(2, 2, 1))
+    assert member.gradient() == []
+    member.pulled(7, [], 3)
+    assert (member.hello().number, member.hello().void_before, member.meetings) == (1, 1, 3)
+    stale = Close(2, 7, 0, (Gradient(0, 0, 2), Gradient(1, 0, 2)), (0.5, 0.5))
+    assert member.told(stale) == [Send(Failed(0, 7, 0))]

@@ -365,7 +365,7 @@ class World:
             assert len(used) == len(set(used)), "a gradient counts twice"
             assert [entry[0] for entry in self.applied[r]] == list(range(len(self.applied[r])))
             if self.faultless and self.epochs is not None and self.epochs.last:
-                told = {(g.worker, g.number) for g in self.members[r]._handed_in}
+                told = {(g.worker, g.number) for g in self.members[r]._own.open}
                 assert told == set(), "what became of a gradient is not known"
                 kept = {number for worker, number in used if worker == r} | self.dropped[r]
-                assert kept == set(range(self.members[r]._number)), "a gradient is lost"
+                assert kept == set(range(self.members[r]._own.number)), "a gradient is lost"

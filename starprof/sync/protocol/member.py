@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import Enum
 
-from starprof.sync.policies import Gradient
 from starprof.sync.protocol.actions import (
     Action,
     Apply,
@@ -44,6 +43,7 @@ from starprof.sync.protocol.messages import (
     ToRank,
     Welcome,
 )
+from starprof.sync.protocol.own import MeetingPoint, OwnGradients
 
 __all__ = [
     "Action",
@@ -80,7 +80,6 @@ class Member:
         version: updates that its parameters have seen.
         native: whether steps are native ones.
         at: where its training thread is.
-        meetings: that are behind it.
     """
 
     def __init__(self, rank: int, world: tuple[int, ...], *, version: int = 0) -> None:
@@ -92,21 +91,21 @@ class Member:
         self.at = At.BOUNDARY
         self.epoch = 0
         self._log = Log(version)
-        self._number = 0
-        self._handed_in: list[Gradient] = []
+        self._own = OwnGradients(rank)
+        self._meeting = MeetingPoint()
         self._go: int | None = None
         self._prepared: int | None = None
         self._commit: Commit | None = None
         self._newest: Close | None = None
         self._outside = False
-        self.meetings = 0
-        self._paused: Pause | None = None
-        self._gathered: Gathered | None = None
         self._limit: int | None = None
-        self._iterations: int | None = None
-        self._void_before = 0
         self._loss = 0
         self._out: list[Action] = []
+
+    @property
+    def meetings(self) -> int:
+        """How many are behind it."""
+        return self._meeting.meetings
 
     # What the training thread tells.
 
@@ -134,14 +133,11 @@ class Member:
             iterations: of the loop with this one, skipped ones too. Without it, native steps may follow on any round
                 that all have part in; with it, only where all are equally far.
         """
+        gradient = self._own.next(self.version, samples, iterations)
         if self.at is At.PULLING:
-            return []  # it was computed on a state that is void
-        gradient = Gradient(self.rank, self._number, self.version, samples)
-        self._number += 1
-        self._handed_in.append(gradient)
+            return []  # it was computed on a state that is void, and goes with it
         self.at = At.WAITING
         self._go = None
-        self._iterations = iterations
         self._out.append(Send(Arrive(self.rank, gradient, self._log.held, iterations)))
         return self._flushed()
 
@@ -162,9 +158,9 @@ class Member:
             self._out.append(Resume(self.version, native=True))
             return self._flushed()
         self.at = At.MEETING
-        self._paused = Pause(self.rank, self.meetings + 1, index, self._log.held)
+        self._meeting.paused = Pause(self.rank, self.meetings + 1, index, self._log.held)
         if not self.native:
-            self._out.append(Send(self._paused))
+            self._out.append(Send(self._meeting.paused))
         self._move_on()
         return self._flushed()
 
@@ -187,13 +183,12 @@ class Member:
         self.version = version
         self._log = Log(version, {c.round: Entry(c, held=True) for c in log})
         self._log.advance()
-        self._handed_in = []
-        self._void_before = self._number
-        self._prepared = self._commit = self._gathered = None
+        self._own.void()
+        self._prepared = self._commit = self._meeting.gathered = None
         self.at = At.WAITING
         self._go = None
         self._outside = True
-        self.meetings = self.meetings if meetings is None else meetings
+        self._meeting.meetings = self.meetings if meetings is None else meetings
         self._out.append(Send(self.hello()))
         return self._flushed()
 
@@ -238,22 +233,22 @@ class Member:
             log.held,
             tuple(log.entries[k].close for k in sorted(log.entries)),
             tuple(k for k in sorted(log.entries) if k >= log.held and log.entries[k].held),
-            tuple(self._handed_in),
+            tuple(self._own.open),
             self.at is At.WAITING and self._go is None,
             self.native,
             self._commit,
             self.at is At.DONE,
             self._newest.serial if self._newest is not None else 0,
             self._newest.lost if self._newest is not None else (),
-            self._number,
+            self._own.number,
             self._outside,
             self._loss,
             self.at is At.PULLING,
-            self._void_before,
+            self._own.void_before,
             self.meetings,
-            self._paused if self.at is At.MEETING and not self.native else None,
-            self._gathered,
-            self._iterations,
+            self._meeting.paused if self.at is At.MEETING and not self.native else None,
+            self._meeting.gathered,
+            self._own.iterations,
         )
 
     def told(self, message: ToRank) -> list[Action]:
@@ -283,7 +278,7 @@ class Member:
             case Meet() if message.meeting > self.meetings:
                 self._limited(message.index)
             case Gathered():
-                self._over(message)
+                self._meeting.over(message)
             case Welcome() | Rejoin() | Meet():
                 pass
         self._move_on()
@@ -318,30 +313,23 @@ class Member:
         missing = self._log.closed(close)
         self._noted(close)
         if missing and self.rank in close.members and not self._log.refuses(close):
-            if self._is_void(close):
+            if self._own.in_void(close):
                 self._log.refused[close.round] = close.attempt
                 self._out.append(Send(Failed(self.rank, close.round, close.attempt)))
             else:
                 self._out.append(Reduce(close))
 
-    def _is_void(self, close: Close) -> bool:
-        """Whether a gradient of its own in this round went with a state that was void."""
-        return any(g.worker == self.rank and g.number < self._void_before for g in close.gradients)
-
     def _noted(self, close: Close) -> None:
         """Which of its gradients a round uses, and whether it is released by it."""
-        used = {g.number for g in close.gradients if g.worker == self.rank}
-        last = self._handed_in[-1].number if self._handed_in else None
-        self._over(Gathered(close.epoch, close.meeting, close.met_at, native=False))
-        self._handed_in = [g for g in self._handed_in if g.number not in used]
-        if self.rank in close.release and self.at is At.WAITING and self._go is None and last in used | {None}:
+        self._meeting.over(Gathered(close.epoch, close.meeting, close.met_at, native=False))
+        releases = self._own.used(close) and self.rank in close.release
+        if releases and self.at is At.WAITING and self._go is None:
             self._go = close.round + 1
 
     def _released(self, go: Go) -> None:
-        waits_with = self._number - 1
         if not go.kept:
-            self._handed_in = [g for g in self._handed_in if g.number != go.number]
-        if self.at is At.WAITING and self._go is None and go.number == waits_with:
+            self._own.dropped(go.number)
+        if self.at is At.WAITING and self._go is None and go.number == self._own.number - 1:
             self._go = go.version
 
     def _asked(self, query: Query) -> None:
@@ -363,11 +351,6 @@ class Member:
             self._limit = index
             self._out.append(SkipLimit(index))
 
-    def _over(self, gathered: Gathered) -> None:
-        """A meeting is over, its end or the word on any later round says."""
-        if gathered.meeting > (self._gathered.meeting if self._gathered is not None else 0):
-            self._gathered = gathered
-
     def _move_on(self) -> None:
         """Apply what may be applied, and begin what may be begun."""
         if self.at is At.WAITING and self._go is not None and self._log.held >= self._go:
@@ -381,8 +364,8 @@ class Member:
         if self._commit is not None and self.version >= self._commit.version:
             self.native = False
             if self.at is At.MEETING:
-                assert self._paused is not None
-                self._out.append(Send(self._paused))
+                assert self._meeting.paused is not None
+                self._out.append(Send(self._meeting.paused))
                 self._stands()
                 return
         elif self._prepared is not None:
@@ -404,17 +387,10 @@ class Member:
 
     def _stands(self) -> None:
         """Where it has paused it applies what was closed before everybody had, and goes on once that is all."""
-        assert self._paused is not None
-        end = self._gathered if self._gathered is not None and self._gathered.meeting > self.meetings else None
-        known = self._log.entries
-        until = self.version
-        while until < self._log.held and (
-            known[until].close.meeting <= self.meetings if end is None else until < end.version
-        ):
-            until += 1
-        self._apply_held(until)
+        self._apply_held(self._meeting.may_apply(self._log, self.version))
+        end, paused = self._meeting.end, self._meeting.paused
         if end is not None and self.version >= end.version:
-            self.meetings = end.meeting
+            self._meeting.meetings = end.meeting
             self.native = end.native
             self._commit = None if self.native else self._commit
             self.at = At.COMPUTING
@@ -422,9 +398,9 @@ class Member:
             if self.native and self._prepared is not None:
                 self._promise(self.version + 1)
             self._out.append(Resume(self.version, self.native))
-        elif end is None and self._paused.held < self._log.held:
-            self._paused = replace(self._paused, held=self._log.held)
-            self._out.append(Send(self._paused))
+        elif end is None and paused is not None and paused.held < self._log.held:
+            self._meeting.paused = replace(paused, held=self._log.held)
+            self._out.append(Send(self._meeting.paused))
 
     def _apply_held(self, until: int) -> None:
         while self.version < until:
