@@ -534,3 +534,39 @@ def test_a_gradient_that_comes_while_another_rank_s_state_is_on_its_way_goes_wit
     assert (member.hello().number, member.hello().void_before, member.meetings) == (1, 1, 3)
     stale = Close(2, 7, 0, (Gradient(0, 0, 2), Gradient(1, 0, 2)), (0.5, 0.5))
     assert member.told(stale) == [Send(Failed(0, 7, 0))]
+
+
+def test_a_result_of_other_gradients_than_the_coordinator_says_is_not_taken():
+    member, lost, other = rounds_member(2), rounds_member(0), rounds_member(1)
+    arrived(member)
+    member.told(close_of(arrived(other), release=(2,)))
+    member.told(Go(1, 0, 3, kept=True))
+    assert member.received(close_of(arrived(lost), release=(2,))) == []
+    assert member.version == 2
+
+
+def test_a_state_heals_the_loss_that_it_was_got_for_and_no_later_one():
+    coordinator = in_rounds_of("asgd")
+    coordinator.told(Arrive(0, Gradient(0, 0, 2), 2))
+    back = {"epoch": 1, "held": 3, "native": False, "number": 1}
+    losses = []
+    for _ in range(2):
+        coordinator.gone(2)
+        ((_, rejoin),) = messages(coordinator.told(Hello(2, **back)), Rejoin)
+        losses.append(rejoin.loss)
+    assert losses[0] != losses[1]
+    assert messages(coordinator.told(Hello(2, pulled=True, loss=losses[0], **back)), Rejoin)
+    (_, again) = messages(coordinator.told(Hello(2, **back)), Rejoin)[0]
+    assert not messages(coordinator.told(Hello(2, pulled=True, loss=again.loss, **back)), Rejoin)
+    assert 2 in coordinator.policy.members
+
+
+def test_a_state_that_came_from_a_rank_that_is_lost_since_does_not_count():
+    coordinator = in_rounds_of("asgd")
+    coordinator.told(Arrive(0, Gradient(0, 0, 2), 2))
+    back = {"epoch": 1, "held": 3, "native": False, "number": 1}
+    coordinator.gone(2)
+    ((_, rejoin),) = messages(coordinator.told(Hello(2, **back)), Rejoin)
+    coordinator.gone(rejoin.holder)
+    ((_, again),) = messages(coordinator.told(Hello(2, pulled=True, loss=rejoin.loss, **back)), Rejoin)
+    assert again.holder != rejoin.holder
