@@ -28,7 +28,7 @@ HARD = ("cut", "cut", "cut", "coordinator", "coordinator", "crash")
 MAX_EVENTS = 5_000
 
 
-def play(seed, *, max_ranks=5, faults=(), switching=False, meeting=False, watch=None):
+def play(seed, *, max_ranks=5, faults=(), switching=False, meeting=False, predicting=False, watch=None):
     """One schedule from its seed, checked after every event and at its end; the world as it ended."""
     rng = random.Random(seed)
     ranks = rng.randint(2, max_ranks)
@@ -43,7 +43,19 @@ def play(seed, *, max_ranks=5, faults=(), switching=False, meeting=False, watch=
     epochs = None
     if meeting:
         epochs = Epochs(rng.randint(1, 4), rng.randint(1, 6), last=rng.random() < 0.8, skip_at_once=rng.random() < 0.5)
-    world = World(ranks, updates, name, options(ranks), faults=happening, switches=switches, epochs=epochs)
+    predictions = []
+    if predicting:
+        predictions = [{r: rng.choice([1.0, 1.02, 3.0]) for r in range(ranks)} for _ in range(rng.randint(1, 4))]
+    world = World(
+        ranks,
+        updates,
+        name,
+        options(ranks),
+        faults=happening,
+        switches=switches,
+        epochs=epochs,
+        predictions=predictions,
+    )
     for _ in range(MAX_EVENTS):
         events = world.enabled()
         if not events:
@@ -61,5 +73,5 @@ def play(seed, *, max_ranks=5, faults=(), switching=False, meeting=False, watch=
 
 def _likely(events, rng):
     """Faults come at any time, not mostly at once; a lease ends now and then before its rank is back."""
-    calm = [e for e in events if e[0] not in {"fault", "switch", "heal"} or rng.random() < 0.1]
+    calm = [e for e in events if e[0] not in {"fault", "switch", "predict", "heal"} or rng.random() < 0.1]
     return (calm or events) + 8 * [e for e in events if e[0] == "lease"]

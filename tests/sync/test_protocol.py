@@ -75,6 +75,11 @@ def test_any_schedule_ends_with_one_history_everywhere(faults, switching, meetin
         play(seed, faults=faults, switching=switching, meeting=meeting)
 
 
+def test_schedules_with_predictions_end_with_one_history_everywhere():
+    for seed in range(120):
+        play(seed, faults=FAULTS, switching=True, meeting=seed % 2 == 0, predicting=True)
+
+
 def test_the_schedules_do_meet_what_they_are_for():
     """Else they would prove nothing."""
     met = Counter()
@@ -570,3 +575,11 @@ def test_a_state_that_came_from_a_rank_that_is_lost_since_does_not_count():
     coordinator.gone(rejoin.holder)
     ((_, again),) = messages(coordinator.told(Hello(2, pulled=True, loss=rejoin.loss, **back)), Rejoin)
     assert again.holder != rejoin.holder
+
+
+def test_a_prediction_holds_for_the_mode_at_work_and_for_those_after_it():
+    coordinator = in_rounds_of("dynamic-x")
+    coordinator.predicted({0: 1.0, 1: 1.0, 2: 3.0})
+    assert coordinator.policy.groups == [[0, 1], [2]]
+    coordinator.switch(lambda workers, version: create("dynamic-x", workers, {}, version))
+    assert coordinator.policy.groups == [[0, 1], [2]]

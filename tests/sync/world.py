@@ -55,7 +55,7 @@ class Epochs:
 
 
 class World:
-    def __init__(self, ranks, updates, mode, options=None, *, faults=(), switches=(), epochs=None):
+    def __init__(self, ranks, updates, mode, options=None, *, faults=(), switches=(), epochs=None, predictions=()):
         """Training ends at version `updates`, or after some epochs.
 
         `faults`, each a kind and a rank or None for any, and `switches` may happen at any time, once each.
@@ -75,6 +75,7 @@ class World:
         self.mode, self.options = mode, options or {}
         self.faults = list(faults)
         self.switches = list(switches)
+        self.predictions = list(predictions)
         self.members = {r: Member(r, self.names) for r in self.names}
         self.coordinator = Coordinator(self.names)
         self.alive = set(self.names)
@@ -139,6 +140,7 @@ class World:
             if self._can(kind, rank)
         ]
         events += [("switch", 0)] if self.switches else []
+        events += [("predict", 0)] if self.predictions else []
         if self.coordinator.wake_at_s is not None:
             events.append(("wake", 0))
         return events
@@ -201,6 +203,8 @@ class World:
             self._say(self.coordinator.lease_over(what))
         elif kind == "wake":
             self._say(self.coordinator.woken(self.coordinator.wake_at_s))
+        elif kind == "predict":
+            self._say(self.coordinator.predicted(self.predictions.pop(0)))
         elif kind == "switch":
             mode, options = self.switches.pop(0)
             self._wanted = self._maker(mode, options)

@@ -13,10 +13,10 @@ Modes whose workers step on their own between averagings (local-sgd, hierarchica
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from starprof.sync.policies import Decision, Joined, Woken
+from starprof.sync.policies import Decision, Joined, Predicted, Woken
 from starprof.sync.protocol.deciding import Deciding, PolicyMaker
 from starprof.sync.protocol.messages import (
     Abort,
@@ -120,6 +120,13 @@ class Coordinator(Deciding):
             self._switch.prepare(self.epoch)
         elif make is None and before is not None:
             self._switch.abort(self.epoch)
+        return self._flushed()
+
+    def predicted(self, iteration_s: Mapping[int, float], now_s: float = 0.0) -> list[tuple[int, ToRank]]:
+        """How long each rank's next iterations are expected to take; modes that go by it are told, later ones too."""
+        self._iteration_s = dict(iteration_s)
+        if self.policy is not None and not self._meetings.under_way:
+            self._decide(Predicted(self._iteration_s, now_s))
         return self._flushed()
 
     # Who takes part.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from starprof.errors import UsageError
-from starprof.sync.policies import Arrived, Decision, Event, Gradient, Left, Policy, Update
+from starprof.sync.policies import Arrived, Decision, Event, Gradient, Left, Policy, Predicted, Update
 from starprof.sync.policies.ssgd import Ssgd
 from starprof.sync.protocol.meetings import Meetings
 from starprof.sync.protocol.membership import Membership
@@ -38,6 +38,7 @@ class Deciding:
         self._membership = Membership(ranks)
         self.ranks = self._membership.ranks
         self._make: PolicyMaker | None = None
+        self._iteration_s: dict[int, float] = {}
         self._rounds = OpenRounds(self._tell, self._here, self._stay_in_rounds)
         self._switch = Switch(self._tell_all)
         self._meetings = Meetings(self._tell, self._tell_all)
@@ -101,11 +102,13 @@ class Deciding:
         if self._make is None:
             return Ssgd(ranks, version=version)
         try:
-            return self._make(ranks, version)
+            policy = self._make(ranks, version)
         except UsageError:
             policy = self._make(self.ranks, version)
-        for rank in set(self.ranks).difference(ranks):
+        for rank in set(policy.members).difference(ranks):
             policy.decide(Left(rank))
+        if self._iteration_s:
+            policy.decide(Predicted(self._iteration_s))
         return policy
 
     def _back_to_native(self) -> None:
