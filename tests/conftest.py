@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-ALONE = {"agent", "collectors", "demo", "e2e", "hook", "launch"}
+ALONE = {"agent", "collectors", "demo", "e2e", "hook", "launch", "running"}
 """Folders whose tests time something or run real jobs: another test beside them would be the noise they measure."""
 
 # A shell starts background jobs with Ctrl-C ignored, and our children would inherit that.

@@ -50,6 +50,7 @@ class Recorder:
         machine: phases of the current step.
         depth: 1 while the loop is inside a backward pass.
         step: number of the current step.
+        passed_over: steps after the current one that this rank leaves out, so that numbers mean the same on all ranks.
         started: step 0 has begun: data were fetched for it, or a root module was called.
         explicit: the user marks the steps with `starprof.step()`; optimizers end none.
         backwards: backward passes begun since the process became a rank.
@@ -85,6 +86,7 @@ class Recorder:
         self.explicit = False
         self.depth = 0
         self.step = 0
+        self.passed_over = 0
         self.backwards = 0
         self._described: dict[str, Any] = {}
         self._retries = 0
@@ -219,7 +221,8 @@ class Recorder:
             self.gpu.finish(cells)
             self._write_ready(now, flush=False)
         self.start_ns = now
-        self.step = number + 1
+        self.step = number + 1 + self.passed_over
+        self.passed_over = 0
         self._clear_step()
         guard.failed = ""
         if spans[EVAL] or spans[CHECKPOINT] or spans[COMPILE]:

@@ -32,13 +32,13 @@ class Updates:
     def scale(self):
         return 1.0
 
-    def replay(self, put, hyper):
+    def replay(self, put, hyper, *, paced):
         put()
         for group, values in zip(self.optimizer.param_groups, hyper[0], strict=True):
             group.update(values)
         self.optimizer.step()
 
-    def own(self, hyper):
+    def own(self, hyper, *, paced):
         for group, values in zip(self.optimizer.param_groups, hyper[0], strict=True):
             group.update(values)
 

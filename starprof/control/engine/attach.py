@@ -10,8 +10,9 @@ import secrets
 import socket
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from starprof.hook import identity
 from starprof.hook.boundary import Guard
 from starprof.hook.install import Installed
 from starprof.hook.phases import BLOCKED
+from starprof.hook.recorder import Recorder
 from starprof.model import env
 from starprof.spool.layout import Spool
 from starprof.sync.protocol.member import Member
@@ -90,7 +92,8 @@ class Control:
         self._batches = Batches()
         self._collectives = UserCollectives(guard, self._before_collective)
         self._patches = DdpPatches(self._met)
-        self._links: list[CoordinatorLink] = []
+        self._links: dict[RankDriver, CoordinatorLink] = {}
+        self._enrolled = 0
 
     def install(self) -> None:
         """Put the patches in."""
@@ -105,16 +108,26 @@ class Control:
 
     def finish(self) -> None:
         """The training is over in this process."""
-        for driver in self.drivers:
-            driver.finish()
-        links, self._links = self._links, []
-        for link in links:
+        for driver in list(self.drivers):
+            self._end(driver)
+
+    def _end(self, driver: RankDriver) -> None:
+        """Its training is over, or its model is gone."""
+        self.drivers.remove(driver)
+        driver.finish()
+        link = self._links.pop(driver, None)
+        if link is not None:
             link.close()
+        self._count()
+
+    def _count(self) -> None:
+        for driver in self.drivers:
+            driver.seen.models = len(self.drivers)
 
     def _forked(self) -> None:
         self._patches.forget()
         self.drivers = []
-        self._links = []
+        self._links = {}
 
     def _met(self, model: DistributedDataParallel) -> RankDriver | None:
         """A model's first forward pass."""
@@ -138,9 +151,14 @@ class Control:
         )
         driver.waiting = self._waiting
         self.drivers.append(driver)
-        for known in self.drivers:
-            known.seen.models = len(self.drivers)
+        self._count()
+        weakref.finalize(model, self._gone, weakref.ref(driver)).atexit = False
         return driver
+
+    def _gone(self, reference: weakref.ref[RankDriver]) -> None:
+        driver = reference()
+        if driver is not None and driver in self.drivers:
+            self._guard.attempt(self._end, driver)
 
     def _epoch_ended(self) -> None:
         for driver in self.drivers:
@@ -170,32 +188,40 @@ class Control:
     def _enrol(self, driver: RankDriver) -> Engine:
         """Connect a model whose loop allows rounds."""
         with self._collectives.ours():
-            return Enrolment(self._wish, driver, self._batches).engine(self._links)
+            recorder = self._installed.hook.recorder if self._installed is not None else None
+            enrolment = Enrolment(self._wish, driver, self._batches, recorder, self._enrolled)
+            self._enrolled += 1
+            engine, self._links[driver] = enrolment.connected()
+            return engine
 
 
 @dataclass
 class Enrolment:
-    """What connects one model to the other ranks and the coordinator."""
+    """What connects one model to the other ranks and the coordinator; `place` counts the models of the process."""
 
     wish: Wish
     driver: RankDriver
     batches: Batches
+    recorder: Recorder | None
+    place: int
 
-    def engine(self, links: list[CoordinatorLink]) -> Engine:
-        """The model's engine, at work.
+    def connected(self) -> tuple[Engine, CoordinatorLink]:
+        """The model's engine, at work, and its connection.
 
         Raises:
             TransportError: the job's store does not answer.
         """
         rank, world = dist.get_rank(), dist.get_world_size()
         attempt = identity.attempt()
-        store = dist.PrefixStore(f"starprof/{attempt}", own_client(dist.distributed_c10d._get_default_store()))
+        job_store = own_client(dist.distributed_c10d._get_default_store())
+        store = dist.PrefixStore(f"starprof/{attempt}/{self.place}", job_store)
         secret = _secret(store, rank)
         host = reachable_host()
         model = self.driver.model
         ignored = model.parameters_to_ignore
         named = model.module.named_parameters()
-        layout = Layout([p for name, p in named if p.requires_grad and name not in ignored])
+        hyper_bytes = len(json.dumps(self.driver.updating.hyper()))
+        layout = Layout([p for name, p in named if p.requires_grad and name not in ignored], 256 + 2 * hyper_bytes)
         lock = threading.RLock()
         member = Member(rank, tuple(range(world)), version=self.driver.seen.synchronisations - 1)
         updates = LoopUpdates(self.driver.updating, model.module)
@@ -213,10 +239,9 @@ class Enrolment:
             on_dialled=home.dialled,
         )
         engine.connect(peers, link)
-        self._record(rank, attempt)
+        self._record(engine, rank, attempt)
         link.start()
-        links.append(link)
-        return engine
+        return engine, link
 
     def _settings(self, world: int, attempt: int) -> dict[str, object]:
         settings: dict[str, object] = {
@@ -232,40 +257,41 @@ class Enrolment:
             settings["segments"] = str(Spool(Path(spool)).segments)
         return settings
 
-    def _record(self, rank: int, attempt: int) -> None:
+    def _record(self, engine: Engine, rank: int, attempt: int) -> None:
         """Write every step in rounds into the run."""
-        spool = os.environ.get(env.SPOOL)
-        if not spool:
+        if self.recorder is None:
             return
-        journal = ControlJournal(Spool(Path(spool)).segments, identity.node(), attempt=attempt)
+        journal = ControlJournal(self.recorder.spool.segments, identity.node(), attempt=attempt)
         atexit.register(journal.close)
-        self.driver.on_step = StepJournal(journal, rank).step
+        self.driver.on_step = StepJournal(journal, self.recorder, engine, rank).step
 
 
 class StepJournal:
     """Writes what a rank does in rounds."""
 
-    def __init__(self, journal: ControlJournal, rank: int) -> None:
-        """Write into this journal."""
+    def __init__(self, journal: ControlJournal, recorder: Recorder, engine: Engine, rank: int) -> None:
+        """Write into this journal; the recorder numbers the steps."""
         self._journal = journal
+        self._recorder = recorder
         self._rank = rank
+        self._before = replace(engine.counts)
         self._skipped = 0
-        self._waited_s = 0.0
-        self._updates = 0
 
     def step(self, engine: Engine) -> None:
         """A step in rounds has handed in its gradient and was released."""
-        counts = engine.counts
+        counts, before = engine.counts, self._before
         self._journal.rank_step(
             rank=self._rank,
-            step=counts.steps - 1,
+            step=self._recorder.step,
             number=counts.handed_in - 1,
             version=engine.version,
-            waited_us=round((counts.waited_s - self._waited_s) * 1e6),
-            updates=counts.updates - self._updates,
-            skipped=counts.skipped - self._skipped,
+            waited_us=round((counts.waited_s - before.waited_s) * 1e6),
+            updates=counts.updates - before.updates,
+            skipped=self._skipped,
         )
-        self._skipped, self._waited_s, self._updates = counts.skipped, counts.waited_s, counts.updates
+        self._skipped = counts.skipped - before.skipped
+        self._recorder.passed_over += self._skipped
+        self._before = replace(counts)
 
 
 def install_asked(installed: Installed | None) -> Control | None:

@@ -41,10 +41,11 @@ class Driver(Protocol):
 class _Watched:
     """One model: who drives it, and where in its iteration it is."""
 
-    __slots__ = ("driver", "in_iteration", "seen", "sync_due")
+    __slots__ = ("driver", "fill", "in_iteration", "seen", "sync_due")
 
     def __init__(self, driver: Driver | None) -> None:
         self.driver = driver
+        self.fill = False
         self.in_iteration = False
         self.sync_due = False
         self.seen: list[tuple[torch.Tensor | None, int]] = []
@@ -93,8 +94,13 @@ class DdpPatches:
             self._models[model].driver = None
 
     def native_again(self, model: Model) -> None:
-        """DDP synchronises from the next forward pass on, buffers first: rank 0's, as it always does."""
+        """DDP synchronises from the next forward pass on, buffers first: rank 0's, as it always does.
+
+        A reducer that looks for unused parameters has noted in rounds who was used, and now insists on gradients of
+        them, even where they are not used this time. They get zeros for this one step, the same on all ranks.
+        """
         model.require_forward_param_sync = True
+        self._models[model].fill = model.find_unused_parameters and not model.static_graph
 
     def rounds_begin(self, model: Model) -> None:
         """The next forward pass must not send buffers round, which waits for everybody."""
@@ -136,6 +142,8 @@ class DdpPatches:
         def backward(*args: Any, **kwargs: Any) -> Any:
             if is_dynamo_compiling() or self._last is None:
                 return original(*args, **kwargs)
+            if not self._depth:
+                self._before_backward(self._last)
             self._depth += 1  # re-entrant checkpointing calls it inside a backward pass
             try:
                 result = original(*args, **kwargs)
@@ -146,6 +154,14 @@ class DdpPatches:
             return result
 
         return backward
+
+    def _before_backward(self, model: Model) -> None:
+        watched = self._models.get(model)
+        if watched is not None and watched.fill and watched.sync_due:
+            watched.fill = False
+            for parameter in _parameters(model):
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
 
     def _after_backward(self) -> None:
         model = self._last

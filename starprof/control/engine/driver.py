@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -29,7 +30,6 @@ class RankDriver:
     """See the module; `starprof.control.engine.ddp` calls it.
 
     Attributes:
-        model: that it drives.
         updating: how the loop makes its updates.
         seen: what native steps have shown.
         native: DDP reduces itself.
@@ -50,7 +50,7 @@ class RankDriver:
         on_refused: Callable[[list[str]], None],
     ) -> None:
         """Watch native steps; `enrol` makes the engine once the loop is known to allow rounds."""
-        self.model = model
+        self._model = weakref.ref(model)
         self.updating = updating
         self.seen = Seen()
         self.native = True
@@ -67,6 +67,13 @@ class RankDriver:
         self._look_at = NATIVE_STEPS
         self._broken: BaseException | None = None
         self._off = False
+
+    @property
+    def model(self) -> DistributedDataParallel:
+        """The model that it drives, which it does not keep alive."""
+        model = self._model()
+        assert model is not None, "nobody trains a model that is gone"
+        return model
 
     # What DDP's patches call.
 
@@ -108,6 +115,7 @@ class RankDriver:
         if self._engine is not None and not self._off:
             self._off = True
             self._guard.attempt(self._engine.done)
+            self.updating.restore()
 
     # Its parts.
 

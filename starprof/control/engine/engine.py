@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -43,6 +44,7 @@ ASK_AGAIN_S = 2.0
 GIVE_UP_S = 300.0
 """Nothing has been heard for so long that the job can't go on: it ends with an error, as its own collectives would."""
 ROUNDING = 1e-6
+_PROGRESS = struct.Struct("<d")
 
 
 class Link(Protocol):
@@ -64,11 +66,11 @@ class Updates(Protocol):
         """Factor that the user's loss is scaled by."""
         ...
 
-    def replay(self, put: Callable[[], None], hyper: Any) -> None:
-        """Make an update as the user's loop does; `put` sets the gradients."""
+    def replay(self, put_gradients: Callable[[], None], hyper: Any, *, paced: bool) -> None:
+        """Make an update as the user's loop does; `paced`: schedules move on with it."""
         ...
 
-    def own(self, hyper: Any) -> None:
+    def own(self, hyper: Any, *, paced: bool) -> None:
         """The user's loop makes the next update itself, with these hyper-parameters."""
         ...
 
@@ -281,23 +283,24 @@ class Engine:
     def _make(self, closes: list[Close], *, own_step: bool) -> None:
         """Make updates in order; the last one is left to the user's loop."""
         rounds = [close for close in closes if close.gradients]
-        last = rounds.pop() if own_step and rounds else None
+        own = rounds[-1] if own_step and rounds else None
         for close in rounds:
             flat = self._held(close)
-            self._updates.replay(partial(flat.put, self._updates.scale()), json.loads(flat.settings))
-            self.counts.replayed += 1
-        if last is not None:
-            flat = self._held(last)
-            flat.put(self._updates.scale())
-            self._updates.own(json.loads(flat.settings))
-        elif own_step:
+            hyper, scale = json.loads(flat.settings), self._updates.scale()
+            paced = self._advance(sum(close.weights))
+            if close is own:
+                flat.put(scale)
+                self._updates.own(hyper, paced=paced)
+            else:
+                self._updates.replay(partial(flat.put, scale), hyper, paced=paced)
+                self.counts.replayed += 1
+            self.counts.updates += 1
+        if own_step and own is None:
             self.counts.without_update += 1
             self._updates.skip_own()
         with self._changed:
-            for close in closes:
-                self._advance(sum(close.weights))
-                self._applied = close.round + 1
-                self.counts.updates += bool(close.gradients)
+            if closes:
+                self._applied = closes[-1].round + 1
             self._results.trim(min(self._floor, self._applied))
 
     def _held(self, close: Close) -> Flat:
@@ -306,8 +309,10 @@ class Engine:
         assert flat is not None, f"round {close.round} is to be applied and not here"
         return flat
 
-    def _advance(self, by: float) -> None:
-        self.counts.progress += by
+    def _advance(self, by: float) -> bool:
+        """The training has gone on by so many iterations; whether it has completed one."""
+        before, self.counts.progress = self.counts.progress, self.counts.progress + by
+        return math.floor(self.counts.progress + ROUNDING) > math.floor(before + ROUNDING)
 
     def _catch_up(self) -> None:
         """Skip the iterations that the training has gone on without this rank."""
@@ -326,7 +331,8 @@ class Engine:
         version, state = self._inbox.state
         self._inbox.state = None
         self._inbox.applies = []
-        self._updates.load(state)
+        (self.counts.progress,) = _PROGRESS.unpack_from(state)
+        self._updates.load(state[_PROGRESS.size :])
         self._applied = version
         for number in list(self._own):
             self._forget(number)
@@ -342,7 +348,7 @@ class Engine:
         # Whoever wants a version that is not here yet asks again.
         now = {rank for rank, version in wanted if version <= self._applied}
         if now:
-            state = self._updates.state()
+            state = _PROGRESS.pack(self.counts.progress) + self._updates.state()
             for rank in now:
                 self._peers.send_state(rank, self._applied, state)
 

@@ -98,10 +98,6 @@ class Flat:
             if scale != 1.0:  # never the update itself: others must get the same bits
                 torch._foreach_mul_(targets, scale)
 
-    def finite(self) -> bool:
-        """Whether all gradients are finite."""
-        return bool(torch.isfinite(self._values.sum())) or bool(torch.isfinite(self._values).all())
-
     @property
     def settings(self) -> bytes:
         """What was written there, without the padding."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from torch.nn import Module
 
 from starprof.control.engine.state import State
-from starprof.control.engine.updating import Hyper, Updating
+from starprof.control.engine.updating import Updating
 
 
 class LoopUpdates:
@@ -19,12 +17,9 @@ class LoopUpdates:
         self._model = model
         self.hyper = updating.hyper
         self.scale = updating.scale
+        self.replay = updating.replay
         self.own = updating.own
         self.skip_own = updating.skip_own
-
-    def replay(self, put: Callable[[], None], hyper: Hyper) -> None:
-        """See `engine.Updates`."""
-        self._updating.replay(put, hyper)
 
     def state(self) -> bytes:
         """See `engine.Updates`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -13,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from starprof.control.engine.updating.hyper import Hyper, snapshot
-from starprof.control.engine.updating.operations import STEPS, Kind, Operation
+from starprof.control.engine.updating.operations import PACED, STEPS, Kind, Operation
 from starprof.control.engine.updating.parts import Parts, UpdatingError
 from starprof.control.engine.updating.watch import Mode, Watch, Window
 from starprof.control.engine.updating.wrapping import Wrapping
@@ -128,17 +129,18 @@ class Updating:
         """The loader is at its end: what comes until the next synchronisation belongs to the epoch."""
         self._watch.close()
 
-    def replay(self, put_gradients: Callable[[], None], hyper: Hyper) -> None:
+    def replay(self, put_gradients: Callable[[], None], hyper: Hyper, *, paced: bool = True) -> None:
         """Make an update as the user's loop does.
 
         Args:
             put_gradients: sets each parameter's gradient (a copy: clipping writes into it), times `scale()`.
             hyper: the hyper-parameters of the update.
+            paced: an iteration of the training is complete with it, so schedules and averages move on.
 
         Raises:
             UpdatingError: it can't be made, and nothing was changed.
         """
-        known = self._watch.known
+        known = tuple(o for o in self._watch.known if paced or o.kind not in PACED)
         if not known:
             raise UpdatingError("how the training loop makes its updates is not known yet")
 
@@ -148,9 +150,16 @@ class Updating:
 
         self._make(known, put)
 
-    def own(self, hyper: Hyper) -> None:
-        """The loop makes the next update itself: its gradients, times `scale()`, are in the parameters."""
+    def own(self, hyper: Hyper, *, paced: bool = True) -> None:
+        """The loop makes the next update itself: its gradients, times `scale()`, are in the parameters.
+
+        Args:
+            hyper: the hyper-parameters of the update.
+            paced: see `replay`; if not, the loop's own calls of schedules and averages are left out.
+        """
         window = self._in_rounds()
+        if not paced:
+            window.left_out = Counter(o for o in self._watch.known if o.kind in PACED)
         self._watch.borrowed.take(self._parts.optimizers, hyper)
         window.steps_left = _steps(self._watch.known)
         window.checked = True
@@ -171,7 +180,7 @@ class Updating:
         rest = self._watch.known[len(made) :]
         if made + rest != self._watch.known:
             raise UpdatingError("the training loop makes this update in another way than those before")
-        self._make(rest, lambda: None)
+        self._make([operation for operation in rest if not window.left_out[operation]], lambda: None)
         self._watch.leave_out(window, rest)
 
     def skip_own(self) -> None:

@@ -33,6 +33,8 @@ class Kind(Enum):
 
 CLIPS = frozenset({Kind.CLIP_NORM, Kind.CLIP_VALUE})
 STEPS = frozenset({Kind.SCALED_STEP, Kind.STEP})
+PACED = frozenset({Kind.SCHEDULE, Kind.AVERAGE})
+"""What goes with the iterations of the training, of which an update may be a fraction."""
 READS_GRADIENTS = CLIPS | STEPS | {Kind.UNSCALE}
 """Wrong once unknown code has changed the gradients; and without effect, always, in an update that is left out."""
 

@@ -148,6 +148,8 @@ class Watch:
             return None
         call = Call(args, kwargs)
         try:
+            if kind in (Kind.UNSCALE, Kind.SCALED_STEP):
+                self._meet(args[1] if len(args) > 1 else kwargs.get("optimizer"))
             if kind in CLIPS:
                 _keep_tensors(call)
             call.operation = capture(kind, call.args, call.kwargs, self.parts)
@@ -166,12 +168,18 @@ class Watch:
             self._inside = None
             self._guard.attempt(self._ended, call.operation)
 
+    def _meet(self, optimizer: Any) -> None:
+        """A scaler works on an optimizer before that one's first step of all."""
+        if isinstance(optimizer, Optimizer) and not self.parts.has(optimizer) and self.parts.concerns(optimizer):
+            self.parts.add(optimizer)
+            self.wrap(optimizer)
+
     def _begun(self, call: Call, operation: Operation, window: Window) -> None:
-        if self.mode is Mode.SKIP:
-            left = window.left_out[operation]
-            call.left_out = left > 0 or operation.kind in READS_GRADIENTS
+        left = window.left_out[operation]
+        if left > 0 or (self.mode is Mode.SKIP and operation.kind in READS_GRADIENTS):
+            call.left_out = True
             window.left_out[operation] = max(0, left - 1)
-        elif window.checked and operation.kind in READS_GRADIENTS:
+        elif self.mode is Mode.OWN and window.checked and operation.kind in READS_GRADIENTS:
             self._check(window, operation)
         window.operations.append(operation)
         if call.left_out:

@@ -1,0 +1,41 @@
+"""Real jobs of four processes that are moved through modes while they run: at the end all ranks are the same."""
+
+import pytest
+
+PLAN = {"12": ["m-sync", {"m": 3}], "40": ["asgd", {}], "60": ["ssgd", {}], "75": ["native", {}]}
+SETUPS = {
+    "sgd": {},
+    "adamw with clipping and a schedule": {"optimizer": "adamw", "clip": True, "schedule": "cosine"},
+    "groups with a cycle": {"optimizer": "groups", "schedule": "cycle"},
+    "two optimizers": {"optimizer": "two", "clip": True},
+    "accumulation": {"accumulate": 2, "batches": 80, "clip": True},
+    "scaler": {"scaler": True, "clip": True},
+    "autocast": {"autocast": True, "optimizer": "adamw"},
+    "unused parameters": {"model": "unused", "ddp": {"find_unused_parameters": True}, "optimizer": "adamw"},
+    "static graph": {"ddp": {"static_graph": True}},
+    "bucket views": {"ddp": {"gradient_as_bucket_view": True}, "optimizer": "adamw"},
+    "several buckets": {"model": "large", "ddp": {"bucket_cap_mb": 0.2, "gradient_as_bucket_view": True}},
+    "tied parameters": {"model": "tied"},
+    "batch norm": {"model": "bn"},
+    "compiled": {"user": "compile"},
+    "loader workers": {"workers": 2},
+    "evaluation by all": {"user": "evaluation"},
+}
+
+
+def same(told):
+    first = told[0]
+    for other in told[1:]:
+        for what in ("parameters", "optimizers", "schedules", "rates", "scaler"):
+            assert other[what] == first[what], (what, first, other)
+
+
+@pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS.keys())
+def test_replicas_are_identical(job, setup):
+    running = job({**setup, "ask": PLAN})
+    told = running.wait()
+    same(told)
+    iterations = 3 * setup.get("batches", 40) // setup.get("accumulate", 1)
+    assert told[0]["executed"] > 80
+    assert told[-1]["executed"] < iterations, "the slow rank has skipped nothing: " + running.text(3)
+    assert told[0]["accuracy"] > 0.3

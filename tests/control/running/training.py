@@ -1,0 +1,203 @@
+"""A user's training script, which knows nothing of starprof, in all the forms that its test asks for.
+
+`training.py SETUP`: a JSON object, see `DEFAULTS`. Every rank prints one JSON line about what it has at the end. `ask`
+is the one thing that no user's script would do: rank 0 asks for modes after so many of its own iterations, as a user
+would by `starprof ctl`.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+DEFAULTS = {
+    "model": "mlp",
+    "optimizer": "sgd",
+    "epochs": 3,
+    "batches": 40,
+    "accumulate": 1,
+    "clip": False,
+    "schedule": None,
+    "scaler": False,
+    "autocast": False,
+    "ddp": {},
+    "workers": 0,
+    "slow_s": 0.012,
+    "usual_s": 0.003,
+    "ask": {},
+    "user": None,
+}
+
+
+class Unused(nn.Module):
+    """Two ways through; which one is taken depends on the batch, and a third is never taken."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside = nn.Linear(20, 32)
+        self.ways = nn.ModuleList([nn.Linear(32, 5), nn.Linear(32, 5), nn.Linear(32, 5)])
+        self.frozen = nn.Linear(32, 32).requires_grad_(False)
+
+    def forward(self, x):
+        hidden = self.frozen(torch.relu(self.inside(x)))
+        return self.ways[int(x[0, 0] > 0)](hidden)
+
+
+class Tied(nn.Module):
+    """One parameter in two places."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside = nn.Linear(20, 20)
+        self.again = nn.Linear(20, 20)
+        self.again.weight = self.inside.weight
+        self.out = nn.Linear(20, 5)
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.again(torch.tanh(self.inside(x)))))
+
+
+def model_of(name):
+    if name == "bn":
+        return nn.Sequential(nn.Linear(20, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 5))
+    if name == "large":
+        return nn.Sequential(nn.Linear(20, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU(), nn.Linear(400, 5))
+    return {"unused": Unused, "tied": Tied}.get(
+        name, lambda: nn.Sequential(nn.Linear(20, 32), nn.Tanh(), nn.Linear(32, 5))
+    )()
+
+
+def optimizers_of(name, model):
+    parameters = list(model.parameters())
+    if name == "sgd":
+        return [torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-4)]
+    if name == "adamw":
+        return [torch.optim.AdamW(parameters, lr=2e-3)]
+    if name == "groups":
+        rest = [{"params": parameters[:1], "lr": 1e-3}, {"params": parameters[1:], "weight_decay": 0.0}]
+        return [torch.optim.AdamW(rest, lr=3e-3)]
+    if name == "two":
+        return [torch.optim.SGD(parameters[:2], lr=0.05), torch.optim.Adam(parameters[2:], lr=1e-3)]
+    raise ValueError(name)
+
+
+def schedule_of(name, optimizer, steps):
+    if name == "cosine":
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    if name == "cycle":
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=steps + 2)
+    return None
+
+
+def digest(values):
+    found = hashlib.sha256()
+    for value in values:
+        found.update(value.detach().double().numpy().tobytes() if torch.is_tensor(value) else repr(value).encode())
+    return found.hexdigest()[:16]
+
+
+def flat(state):
+    """All values of nested state, in order."""
+    if isinstance(state, dict):
+        for key in sorted(state, key=str):
+            yield from flat(state[key])
+    elif isinstance(state, (list, tuple)):
+        for value in state:
+            yield from flat(value)
+    else:
+        yield state
+
+
+def ask(question):
+    from starprof.control import controlsocket
+
+    folder = controlsocket.folder_of(Path(os.environ["CONTROL_FOLDER"]))
+    for _ in range(600):
+        with contextlib.suppress(controlsocket.NobodyListensError):
+            answer = controlsocket.ask(folder, question)
+            assert answer.get("ok"), answer
+            return
+        time.sleep(0.05)
+    raise AssertionError("there is no coordinator")
+
+
+def main(setup):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    model = model_of(setup["model"])
+    ddp = DistributedDataParallel(model, **setup["ddp"])
+    trained = torch.compile(ddp, backend="eager") if setup["user"] == "compile" else ddp
+    optimizers = optimizers_of(setup["optimizer"], model)
+    accumulate = setup["accumulate"]
+    steps = setup["epochs"] * setup["batches"] // accumulate
+    schedules = [s for s in (schedule_of(setup["schedule"], o, steps) for o in optimizers) if s]
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=20) if setup["scaler"] else None
+    generator = torch.Generator().manual_seed(7)
+    x = torch.randn(setup["batches"] * 8 * world, 20, generator=generator)
+    data = TensorDataset(x, x[:, :5].argmax(1))
+    sampler = DistributedSampler(data, world, rank)
+    loader = DataLoader(data, 8, sampler=sampler, num_workers=setup["workers"])
+    executed, waiting = 0, dict(setup["ask"])
+    evaluations = 0
+    for epoch in range(setup["epochs"]):
+        sampler.set_epoch(epoch)
+        for index, (batch, target) in enumerate(loader):
+            last = (index + 1) % accumulate == 0
+            with contextlib.nullcontext() if last else ddp.no_sync():
+                with torch.autocast("cpu", torch.bfloat16, enabled=setup["autocast"]):
+                    loss = nn.functional.cross_entropy(trained(batch), target) / accumulate
+                time.sleep(setup["slow_s"] if rank == world - 1 else setup["usual_s"])
+                (scaler.scale(loss) if scaler else loss).backward()
+            if not last:
+                continue
+            if scaler:
+                for optimizer in optimizers:
+                    scaler.unscale_(optimizer)
+            if setup["clip"]:
+                nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            for optimizer in optimizers:
+                scaler.step(optimizer) if scaler else optimizer.step()
+            if scaler:
+                scaler.update()
+            for schedule in schedules:
+                schedule.step()
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            executed += 1
+            question = waiting.pop(str(executed), None) if rank == 0 else None
+            if question is not None:
+                ask({"do": "mode", "mode": question[0], "options": question[1], "reason": ""})
+        if setup["user"] == "evaluation":
+            right = torch.tensor(float((ddp(x).argmax(1) == data.tensors[1]).sum()))
+            dist.all_reduce(right)
+            evaluations += 1
+    told = {
+        "rank": rank,
+        "executed": executed,
+        "parameters": digest(model.parameters()),
+        "optimizers": digest(flat([o.state_dict() for o in optimizers])),
+        "schedules": [s.state_dict()["last_epoch"] for s in schedules],
+        "rates": [g["lr"] for o in optimizers for g in o.param_groups],
+        "scaler": scaler.state_dict() if scaler else None,
+        "buffers": digest(model.buffers()),
+        "accuracy": float((model.eval()(x).argmax(1) == data.tensors[1]).float().mean()),
+        "evaluations": evaluations,
+    }
+    dist.barrier()
+    dist.destroy_process_group()
+    print("TOLD " + json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    main({**DEFAULTS, **json.loads(sys.argv[1])})
