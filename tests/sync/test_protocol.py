@@ -583,3 +583,23 @@ def test_a_prediction_holds_for_the_mode_at_work_and_for_those_after_it():
     assert coordinator.policy.groups == [[0, 1], [2]]
     coordinator.switch(lambda workers, version: create("dynamic-x", workers, {}, version))
     assert coordinator.policy.groups == [[0, 1], [2]]
+
+
+def test_a_rank_on_its_last_round_before_native_steps_is_not_lost_when_it_reconnects():
+    coordinator = in_rounds_of("asgd")
+    coordinator.switch(None)
+    for rank in range(3):
+        coordinator.told(Arrive(rank, Gradient(rank, 0, 2), 2))
+    coordinator.disconnected(1)
+    assert not coordinator.can_spare(1)
+    coordinator.told(Hello(1, 1, 2, native=False, number=1))
+    coordinator.disconnected(1)
+    assert not coordinator.can_spare(1)
+
+
+def test_a_new_coordinator_loses_nobody_when_what_it_has_heard_so_far_says_native_steps():
+    coordinator = Coordinator(range(3), epoch=2)
+    end = Gathered(1, 1, 7, native=True)
+    coordinator.told(Hello(0, 1, 7, native=True, meetings=1, gathered=end))
+    coordinator.told(Hello(1, 1, 7, native=False, paused=Pause(1, 1, 10, 7)))
+    assert not coordinator.can_spare(2)

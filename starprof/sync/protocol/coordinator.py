@@ -133,6 +133,8 @@ class Coordinator(Deciding):
 
     def can_spare(self, rank: int) -> bool:
         """Whether the others may go on without a rank that is only silent."""
+        if self._gathering and (not self._hellos or standing(list(self._hellos.values())).native):
+            return False
         return self._membership.can_spare(rank)
 
     def _lose(self, rank: int, now_s: float) -> None:
@@ -158,7 +160,8 @@ class Coordinator(Deciding):
     def _met(self, hello: Hello, now_s: float) -> None:
         known = self.ranks[hello.rank]
         known.connected = True
-        known.in_rounds = not hello.native
+        # Whoever has still to apply the last round before native steps is as good as in them.
+        known.in_rounds = not hello.native and (self._gathering or not self._native)
         known.iterations = hello.iterations
         if hello.done and not known.left:
             known.left = True
@@ -265,6 +268,7 @@ class Coordinator(Deciding):
             self._rounds.add(replace(close, epoch=self.epoch))
             self._rounds.recover(close.round)
         if stands.native:
+            self._membership.back_to_native()
             self._switch.abort(self.epoch)
             self._hear_paused(hellos)
             if self._make is not None:
