@@ -55,6 +55,7 @@ def play(seed, *, max_ranks=5, faults=(), switching=False, meeting=False, predic
         switches=switches,
         epochs=epochs,
         predictions=predictions,
+        tick_s=rng.choice([0.0, 0.05, 0.2]),
     )
     for _ in range(MAX_EVENTS):
         events = world.enabled()

@@ -76,7 +76,7 @@ def test_the_schedules_do_meet_what_they_are_for():
     for seed in range(150):
         world = play(seed, faults=FAULTS, switching=True, meeting=True, watch=watch)
         met["meeting"] += world.coordinator._meetings.number
-        met["meeting that ends rounds"] += world.ended_rounds
+        met["meeting that ends rounds"] += play(seed, switching=True, meeting=True).ended_rounds
         met["joined a meeting"] += any(world.met[rank] for rank in world.has_pulled)
     wanted = {"Meet", "Gathered", "meeting", "meeting that ends rounds", "joined a meeting"}
     wanted |= {"failed", "gone", "lease", "pull", "heal", "switch", "Query", "Take", "Rejoin", "Abort", "Commit", "Go"}
@@ -393,3 +393,24 @@ def test_a_new_coordinator_loses_nobody_when_what_it_has_heard_so_far_says_nativ
     coordinator.told(Hello(0, 1, 7, native=True, meetings=1, gathered=end))
     coordinator.told(Hello(1, 1, 7, native=False, paused=Pause(1, 1, 10, 7)))
     assert not coordinator.can_spare(2)
+
+
+def test_a_rank_that_misses_what_nobody_can_hand_out_any_more_gets_a_whole_state_and_goes_on():
+    coordinator = in_rounds_of("asgd")
+    coordinator.told(Arrive(2, Gradient(2, 0, 2), 2))
+    coordinator.told(Arrive(0, Gradient(0, 0, 2), 2))
+    coordinator.gone(0)
+    for round_ in (2, 3):
+        coordinator.told(Answer(1, round_, 0, holds=True, gives=False))
+    sent = coordinator.told(Answer(2, 2, 0, holds=True, gives=True))
+    assert sent == []
+    ((rank, rejoin),) = messages(coordinator.told(Answer(2, 3, 0, holds=False, gives=False)), Rejoin)
+    assert (rank, rejoin.holder) == (2, 1)
+    back = Hello(2, 1, 4, native=False, number=1, pulled=True, loss=rejoin.loss, void_before=1)
+    assert messages(coordinator.told(back), Go) == [(2, Go(1, 0, 4, kept=True))]
+
+
+def test_a_rank_that_reconnects_still_hands_out_what_it_has_applied_and_others_miss():
+    mine, other = Gradient(0, 0, 2), Gradient(1, 0, 2)
+    hello = Hello(0, 1, 4, closes=(close_of(mine), close_of(other, number=3)), also_held=(5,), native=False)
+    assert hello.gives == {2, 3, 5}

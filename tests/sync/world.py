@@ -55,10 +55,13 @@ class Epochs:
 
 
 class World:
-    def __init__(self, ranks, updates, mode, options=None, *, faults=(), switches=(), epochs=None, predictions=()):
+    def __init__(
+        self, ranks, updates, mode, options=None, *, faults=(), switches=(), epochs=None, predictions=(), tick_s=0.0
+    ):
         """Training ends at version `updates`, or after some epochs.
 
-        `faults`, each a kind and a rank or None for any, and `switches` may happen at any time, once each.
+        `faults`, each a kind and a rank or None for any, and `switches` may happen at any time, once each. Between two
+        messages to the coordinator `tick_s` pass.
         """
         self.names = tuple(range(ranks))
         self.updates = updates
@@ -76,6 +79,7 @@ class World:
         self.faults = list(faults)
         self.switches = list(switches)
         self.predictions = list(predictions)
+        self.tick_s, self.now_s = tick_s, 0.0
         self.members = {r: Member(r, self.names) for r in self.names}
         self.coordinator = Coordinator(self.names)
         self.alive = set(self.names)
@@ -170,7 +174,8 @@ class World:
     def happen(self, event):
         kind, what = event[0], event[1]
         if kind == "to coordinator":
-            self._say(self.coordinator.told(self.to_coordinator[what].pop(0)))
+            self.now_s += self.tick_s
+            self._say(self.coordinator.told(self.to_coordinator[what].pop(0), self.now_s))
         elif kind == "to rank":
             message = self.to_rank[what].pop(0)
             if isinstance(message, Go) and not message.kept:
@@ -202,7 +207,8 @@ class World:
                 self.void.add(what)
             self._say(self.coordinator.lease_over(what))
         elif kind == "wake":
-            self._say(self.coordinator.woken(self.coordinator.wake_at_s))
+            self.now_s = max(self.now_s, self.coordinator.wake_at_s)
+            self._say(self.coordinator.woken(self.now_s))
         elif kind == "predict":
             self._say(self.coordinator.predicted(self.predictions.pop(0)))
         elif kind == "switch":

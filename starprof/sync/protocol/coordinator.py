@@ -178,29 +178,44 @@ class Coordinator(Deciding):
     def _rejoin(self, hello: Hello) -> None:
         """A rank whose state is void gets another one's, and takes part again once it has it."""
         rank, floor, known = hello.rank, self._membership.floor, self.ranks[hello.rank]
-        others = [r for r in self._membership.here if self.ranks[r].connected]
         if self._gathering or self.policy is None or hello.done:
             return  # asks again with its next hello: a native step can't be joined in its middle
         commit = self._switch.commit
         if not hello.pulled or hello.loss != known.loss or hello.held < floor:
-            if not others:
-                return  # nobody has a state that counts: the job starts again from its checkpoint
-            begun = commit.version if commit is not None else 0
-            self._rounds.serial += 1
-            known.loss, known.holder = self._rounds.serial, others[0]
-            self._out.append((rank, Rejoin(self.epoch, max(begun, floor), known.holder, known.loss)))
+            self._tell_to_rejoin(rank)
             return
         self._mark(rank, lost=False)
         known.held, known.last_number, known.released = hello.held, hello.number - 1, None
         self._rounds.void_before[rank] = hello.void_before
         if commit is not None:
             self._tell(rank, commit)
-        self._rounds.tell_again(rank, hello.held, hello.also_held)
+        self._rounds.tell_again(rank, hello.held, hello.gives)
         self._meetings.tell_again(rank, self.epoch)
         if self._meetings.under_way:
             self._carry_out(Decision(release=(rank,)))
         else:
             self._decide(Joined(rank))
+
+    def _tell_to_rejoin(self, rank: int) -> None:
+        others = [r for r in self._membership.here if self.ranks[r].connected]
+        if not others:
+            return  # nobody has a state that counts: the job starts again from its checkpoint
+        commit, known = self._switch.commit, self.ranks[rank]
+        version = max(self._membership.floor, commit.version if commit is not None else 0)
+        self._rounds.serial += 1
+        known.loss, known.holder = self._rounds.serial, others[0]
+        self._out.append((rank, Rejoin(self.epoch, version, known.holder, known.loss)))
+
+    def _flushed(self) -> list[tuple[int, ToRank]]:
+        while self._rounds.unhealable:
+            rank = self._rounds.unhealable.pop()
+            connected = self.ranks[rank].connected
+            if rank in self._here():
+                self._lose(rank, 0.0)
+                self.ranks[rank].connected = connected
+                if connected:
+                    self._tell_to_rejoin(rank)
+        return super()._flushed()
 
     def _still_gathering(self, message: Arrive | Pause) -> None:
         """What comes before all have said hello is as if its rank had said so in its own."""
@@ -225,7 +240,7 @@ class Coordinator(Deciding):
         """Say again what was said while a rank could not hear it."""
         rank = hello.rank
         self._tell(rank, Welcome(self.epoch))
-        self._rounds.tell_again(rank, hello.held, hello.also_held)
+        self._rounds.tell_again(rank, hello.held, hello.gives)
         if self.preparing:
             self._tell(rank, Prepare(self.epoch, self._switch.number))
         elif self._switch.commit is not None and hello.native:

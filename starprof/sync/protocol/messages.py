@@ -244,6 +244,11 @@ class Hello:
     gathered: Gathered | None = None
     iterations: int | None = None
 
+    @property
+    def gives(self) -> frozenset[int]:
+        """Rounds whose result it can hand to others."""
+        return frozenset(self.also_held).union(c.round for c in self.closes if c.round < self.held)
+
 
 @dataclass(frozen=True, slots=True)
 class Arrive:

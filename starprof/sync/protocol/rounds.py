@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 
 from starprof.sync.policies import Gradient
-from starprof.sync.protocol.messages import Answer, Close, Query, Rejoin, Take, ToRank
+from starprof.sync.protocol.messages import Answer, Close, Query, Take, ToRank
 
 
 @dataclass(slots=True)
@@ -28,6 +28,7 @@ class OpenRounds:
         serial: of the newest word on any round, from this coordinator or one before it.
         lost: ranks that are taken for lost; all that is said on a round tells them, for the next coordinator to know.
         void_before: by rank, the number before which its gradients are gone with a state that was void.
+        unhealable: ranks that miss a result which is only part of others' parameters any more: they need those.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class OpenRounds:
         self.serial = 0
         self.lost: tuple[int, ...] = ()
         self.void_before: dict[int, int] = {}
+        self.unhealable: set[int] = set()
         self._rounds: dict[int, _Round] = {}
 
     def __len__(self) -> int:
@@ -71,17 +73,23 @@ class OpenRounds:
         for number in [number for number in self._rounds if number < floor]:
             del self._rounds[number]
 
-    def tell_again(self, rank: int, held: int, also_held: tuple[int, ...]) -> None:
-        """A rank that could not hear for a while holds what it says; the rest it hears again, or gets."""
+    def tell_again(self, rank: int, held: int, gives: Container[int]) -> None:
+        """A rank that could not hear for a while holds what it says; the rest it hears again, or gets.
+
+        Args:
+            rank: which.
+            held: it holds all rounds before this one.
+            gives: rounds whose result it can hand to others, and holds too.
+        """
         for number, waiting in sorted(self._rounds.items()):
-            holds = number < held or number in also_held
+            holds = number < held or number in gives
             if number >= held:
                 self._tell(rank, waiting.close)
             if waiting.answers is None:
                 if not holds:
                     self.recover(number)
             elif holds:
-                waiting.answers[rank] = (True, number in also_held)
+                waiting.answers[rank] = (True, number in gives)
                 self._judge(number)
             else:
                 self._tell(rank, Query(waiting.close.epoch, number, waiting.close.attempt))
@@ -132,7 +140,7 @@ class OpenRounds:
             if givers:
                 self._tell(rank, Take(close.epoch, number, close.attempt, givers[0]))
             elif holders:
-                self._tell(rank, Rejoin(close.epoch, number + 1, holders[0]))
+                self.unhealable.add(rank)
             else:
                 self._tell(rank, close)
 
