@@ -254,7 +254,7 @@ def test_the_users_own_collectives_are_counted_and_nothing_else():
 
 
 FREQUENT = """
-seen, own = Seen(), UserCollectives(Guard(), lambda name: None)
+seen, own = Seen(counted_together=sys.argv[2] == "together"), UserCollectives(Guard(), lambda name: None)
 own.install()
 model = DDP(nn.Linear(2, 2))
 optimizer = optim.SGD(model.parameters(), lr=0.1)
@@ -274,10 +274,19 @@ told(model, optimizer, seen=seen)
 """
 
 
-@pytest.mark.parametrize(("every", "refused"), [(1, True), (4, False)])
-def test_a_collective_in_most_steps_is_refused_and_one_now_and_then_is_not(every, refused):
-    told = ranks(FREQUENT.replace("int(sys.argv[1])", str(every)))
-    assert [("calls all_reduce in most steps" in line) for line in told] == [True] * refused
+@pytest.mark.parametrize(
+    ("every", "counted", "refused"),
+    [
+        (1, "together", ["calls all_reduce in most steps"]),
+        (1, "alone", ["calls all_reduce in most steps"]),
+        (4, "alone", ["calls all_reduce by a count of its own"]),
+        (4, "together", []),
+    ],
+)
+def test_collectives_in_most_steps_are_refused_and_others_where_each_rank_counts_alone(every, counted, refused):
+    told = ranks(FREQUENT.replace("int(sys.argv[1])", str(every)).replace("sys.argv[2]", repr(counted)))
+    assert len(told) == len(refused)
+    assert all(part in line for part, line in zip(refused, told, strict=True))
 
 
 def test_steps_that_were_not_seen_yet_are_no_habit(told):

@@ -65,6 +65,7 @@ class RankDriver:
         self._on_refused = on_refused
         self._engine: Engine | None = None
         self._look_at = NATIVE_STEPS
+        self._epoch = 0
         self._broken: BaseException | None = None
         self._off = False
 
@@ -124,11 +125,18 @@ class RankDriver:
         self._batches.mark_sync()
         self.updating.learn()
         self.seen.synchronisations += 1
-        called = self._collectives.take()
-        self.seen.steps_with_collectives += bool(called)
+        called = self._collectives.take() if self.seen.synchronisations > 1 else self._forgotten()
+        # What comes between two epochs, such as an evaluation by all, comes there on every rank.
+        self.seen.steps_with_collectives += bool(called) and self._batches.epoch == self._epoch
+        self._epoch = self._batches.epoch
         for name, times in called.items():
             self.seen.collectives[name] = self.seen.collectives.get(name, 0) + times
         self.seen.steps += any(operation.kind in STEPS for operation in self.updating.recorded)
+
+    def _forgotten(self) -> dict[str, int]:
+        """What was called before the first synchronisation was the set-up's."""
+        self._collectives.take()
+        return {}
 
     def _consider(self) -> None:
         """Whether rounds are possible: looked at now and then, the same number of native steps on all ranks."""
@@ -138,6 +146,7 @@ class RankDriver:
             self._look_at += 1
             return
         self.seen.batches, self.seen.updating = self._batches.refusal, self.updating.refusal
+        self.seen.counted_together = self._batches.steps.steady
         refused = reasons(self.model, self.updating.optimizers, self.seen)
         if not refused and not self.updating.ready:
             refused = ["the loop makes its updates in another way each time"]

@@ -44,7 +44,8 @@ ASK_AGAIN_S = 2.0
 GIVE_UP_S = 300.0
 """Nothing has been heard for so long that the job can't go on: it ends with an error, as its own collectives would."""
 ROUNDING = 1e-6
-_PROGRESS = struct.Struct("<d")
+_HEADER = struct.Struct("<dq")
+"""What goes before a state: progress, and meetings."""
 
 
 class Link(Protocol):
@@ -331,8 +332,8 @@ class Engine:
         version, state = self._inbox.state
         self._inbox.state = None
         self._inbox.applies = []
-        (self.counts.progress,) = _PROGRESS.unpack_from(state)
-        self._updates.load(state[_PROGRESS.size :])
+        self.counts.progress, meetings = _HEADER.unpack_from(state)
+        self._updates.load(state[_HEADER.size :])
         self._applied = version
         for number in list(self._own):
             self._forget(number)
@@ -340,7 +341,7 @@ class Engine:
         self._results.clear()
         self._expected = {}
         self._inbox.pull = None
-        self._do(self._member.pulled(version, []))
+        self._do(self._member.pulled(version, [], meetings))
 
     def _serve_states(self) -> None:
         """Parameters are those of a version now, and nobody changes them."""
@@ -348,7 +349,7 @@ class Engine:
         # Whoever wants a version that is not here yet asks again.
         now = {rank for rank, version in wanted if version <= self._applied}
         if now:
-            state = _PROGRESS.pack(self.counts.progress) + self._updates.state()
+            state = _HEADER.pack(self.counts.progress, self._member.meetings) + self._updates.state()
             for rank in now:
                 self._peers.send_state(rank, self._applied, state)
 
@@ -359,11 +360,18 @@ class Engine:
         with self._changed:
             if isinstance(message, Go) and not message.kept:
                 self._forget(message.number)
-            elif isinstance(message, Close):
+            actions = self._member.told(message)
+            if isinstance(message, Close):
                 self._floor = max(self._floor, message.floor)
-                if message.gradients and message.round >= self._applied and self._results.get(message.round) is None:
-                    self._expected[message.round] = message
-            self._do(self._member.told(message))
+                self._expect(message)
+            self._do(actions)
+
+    def _expect(self, close: Close) -> None:
+        missing = close.round >= self._applied and self._member.can_deliver(close.round) is None
+        if missing and close.gradients:
+            self._expected[close.round] = close
+        else:
+            self._expected.pop(close.round, None)
 
     # Results: of reductions, and from other ranks.
 
@@ -396,11 +404,11 @@ class Engine:
             self._state_wanted.append((rank, version))
             self._changed.notify_all()
 
-    def state_came(self, version: int, state: bytearray) -> None:
+    def state_came(self, rank: int, version: int, state: bytearray) -> None:
         """See `peers.Owner`."""
         with self._changed:
             pull = self._inbox.pull
-            if pull is not None and version >= pull.version:
+            if pull is not None and rank == pull.holder and version >= pull.version:
                 self._inbox.state = (version, state)
                 self._changed.notify_all()
 
@@ -418,7 +426,7 @@ class Engine:
         before = self._member.can_deliver(close.round)
         actions = tell()
         after = self._member.can_deliver(close.round)
-        if before is None and after is not None and after.attempt == close.attempt:
+        if after is not None and after != before:
             self._results.put(close.round, flat)
             self._expected.pop(close.round, None)
             for gradient in after.gradients:

@@ -62,7 +62,7 @@ class Owner(Protocol):
         """A rank wants the state."""
         ...
 
-    def state_came(self, version: int, state: bytearray) -> None:
+    def state_came(self, rank: int, version: int, state: bytearray) -> None:
         """Another rank's state is here."""
         ...
 
@@ -230,7 +230,7 @@ class Peers:
                 raise TransportError("a state of an impossible size")
             state = bytearray(size)
             _into(sock, memoryview(state))
-            self._owner.state_came(version, state)
+            self._owner.state_came(rank, version, state)
         else:
             raise TransportError("a rank said something that is no message")
 

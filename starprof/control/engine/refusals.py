@@ -57,7 +57,9 @@ class Seen:
     Attributes:
         steps: iterations that ended with a step of the optimizer.
         synchronisations: backward passes that reduced gradients.
-        steps_with_collectives: steps with at least one collective of the user's own.
+        steps_with_collectives: steps with at least one collective of the user's own in the loop, not between epochs.
+        counted_together: the loop takes its count from `starprof.steps`, so it comes to the same collectives on all
+            ranks though some of them pass over iterations.
         collectives: the user's own, by name.
         models: DistributedDataParallel modules in this process.
         mesh_dimensions: names in the device meshes of the job.
@@ -68,6 +70,7 @@ class Seen:
     steps: int = 0
     synchronisations: int = 0
     steps_with_collectives: int = 0
+    counted_together: bool = False
     collectives: dict[str, int] = field(default_factory=dict)
     models: int = 1
     mesh_dimensions: tuple[str, ...] = ()
@@ -236,11 +239,16 @@ def _of_loop(seen: Seen) -> Iterator[str]:
             f"gradients are reduced {seen.synchronisations / seen.steps:.1f} times per optimizer step; accumulate "
             "inside of no_sync()"
         )
+    name = max(seen.collectives, key=lambda name: seen.collectives[name], default="a collective")
     if seen.steps_with_collectives > FREQUENT * seen.steps:
-        name = max(seen.collectives, key=lambda name: seen.collectives[name], default="a collective")
         yield (
             f"the loop itself calls {name} in most steps, which waits for all ranks; call it every hundredth step or "
             "outside of the loop"
+        )
+    elif seen.steps_with_collectives and not seen.counted_together:
+        yield (
+            f"the loop itself calls {name} by a count of its own, which is another one on a rank that passes over "
+            "iterations; take the count from starprof.steps, or call it outside of the loop"
         )
 
 

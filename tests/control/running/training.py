@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -18,6 +19,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+import starprof
 
 DEFAULTS = {
     "model": "mlp",
@@ -35,6 +38,11 @@ DEFAULTS = {
     "usual_s": 0.003,
     "ask": {},
     "user": None,
+    "resume": None,
+    "uneven": 0,
+    "fault": None,
+    "fault_rank": None,
+    "fault_at": 0,
 }
 
 
@@ -130,6 +138,18 @@ def ask(question):
     raise AssertionError("there is no coordinator")
 
 
+def fault(what):
+    """Something goes wrong in this rank."""
+    if what == "exception":
+        raise RuntimeError("of the user's own making")
+    if what == "interrupt":
+        os.kill(os.getpid(), signal.SIGINT)
+    elif what == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif what == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def main(setup):
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -147,12 +167,28 @@ def main(setup):
     x = torch.randn(setup["batches"] * 8 * world, 20, generator=generator)
     data = TensorDataset(x, x[:, :5].argmax(1))
     sampler = DistributedSampler(data, world, rank)
-    loader = DataLoader(data, 8, sampler=sampler, num_workers=setup["workers"])
+    if setup["uneven"]:
+        # The last rank has fewer batches, as where nobody pads.
+        data_of_rank = torch.utils.data.Subset(
+            data, range(8 * (setup["batches"] - (rank == world - 1) * setup["uneven"]))
+        )
+        loader = DataLoader(data_of_rank, 8)
+    else:
+        loader = DataLoader(data, 8, sampler=sampler, num_workers=setup["workers"])
     executed, waiting = 0, dict(setup["ask"])
+    checkpoint, first = Path(os.environ["CONTROL_FOLDER"]).parent / "checkpoint.pt", 0
+    if setup["resume"]:
+        saved = torch.load(setup["resume"], weights_only=True)
+        model.load_state_dict(saved["model"])
+        for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
+        first = saved["epoch"] + 1
     evaluations = 0
-    for epoch in range(setup["epochs"]):
+    for epoch in range(first, setup["epochs"]):
         sampler.set_epoch(epoch)
-        for index, (batch, target) in enumerate(loader):
+        together = setup["user"] == "steps with a barrier"
+        numbered = starprof.steps(loader) if together else enumerate(loader)
+        for index, (batch, target) in numbered:
             last = (index + 1) % accumulate == 0
             with contextlib.nullcontext() if last else ddp.no_sync():
                 with torch.autocast("cpu", torch.bfloat16, enabled=setup["autocast"]):
@@ -175,9 +211,19 @@ def main(setup):
             for optimizer in optimizers:
                 optimizer.zero_grad()
             executed += 1
+            print(f"AT {time.monotonic():.3f} {executed}", flush=True)
+            if rank == setup["fault_rank"] and executed == setup["fault_at"]:
+                fault(setup["fault"])
+            if setup["user"] in ("barrier", "steps with a barrier") and index % 10 == 9:
+                dist.barrier()
+                evaluations += 1
             question = waiting.pop(str(executed), None) if rank == 0 else None
             if question is not None:
                 ask({"do": "mode", "mode": question[0], "options": question[1], "reason": ""})
+        if setup["user"] == "checkpoints" and rank == 0:
+            states = [o.state_dict() for o in optimizers]
+            torch.save({"model": model.state_dict(), "optimizers": states, "epoch": epoch}, checkpoint)
+        print(f"EPOCH {epoch} {digest(model.parameters())} {digest(flat(optimizers[0].state_dict()))}", flush=True)
         if setup["user"] == "evaluation":
             right = torch.tensor(float((ddp(x).argmax(1) == data.tensors[1]).sum()))
             dist.all_reduce(right)
@@ -194,8 +240,9 @@ def main(setup):
         "accuracy": float((model.eval()(x).argmax(1) == data.tensors[1]).float().mean()),
         "evaluations": evaluations,
     }
-    dist.barrier()
-    dist.destroy_process_group()
+    if setup["user"] != "survivors":
+        dist.barrier()
+        dist.destroy_process_group()
     print("TOLD " + json.dumps(told), flush=True)
 
 
