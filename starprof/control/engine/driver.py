@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from types import FrameType
 from typing import Any
 
 from torch.nn.parallel import DistributedDataParallel
@@ -12,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from starprof.control.engine.batches import Batches
 from starprof.control.engine.ddp import DdpPatches
 from starprof.control.engine.engine import Engine, LostError
+from starprof.control.engine.loopscan import collective_in
 from starprof.control.engine.refusals import NATIVE_STEPS, Seen, UserCollectives, reasons
 from starprof.control.engine.updating import Updating
 from starprof.control.engine.updating.operations import STEPS
@@ -103,6 +105,8 @@ class RankDriver:
     def epoch_ended(self) -> None:
         """The loader is at its end: all ranks come together."""
         self.updating.epoch_ended()
+        if self.refused and self.seen.may_call:
+            self._look_at = min(self._look_at, self.seen.synchronisations + 1)
         if self._engine is not None and not self.native:
             self._safely(lambda: self._meet(left_over=True))
 
@@ -128,10 +132,19 @@ class RankDriver:
         called = self._collectives.take() if self.seen.synchronisations > 1 else self._forgotten()
         # What comes between two epochs, such as an evaluation by all, comes there on every rank.
         self.seen.steps_with_collectives += bool(called) and self._batches.epoch == self._epoch
-        self._epoch = self._batches.epoch
+        if self._batches.epoch != self._epoch:
+            self._epoch = self._batches.epoch
+            self.seen.epochs += 1
+        if self.seen.synchronisations == 1:
+            self._batches.on_fetch = self._look_into
         for name, times in called.items():
             self.seen.collectives[name] = self.seen.collectives.get(name, 0) + times
         self.seen.steps += any(operation.kind in STEPS for operation in self.updating.recorded)
+
+    def _look_into(self, frame: FrameType) -> None:
+        """The next batch of the training loop was fetched there."""
+        self._batches.on_fetch = None
+        self.seen.may_call = collective_in(frame)
 
     def _forgotten(self) -> dict[str, int]:
         """What was called before the first synchronisation was the set-up's."""
@@ -140,7 +153,7 @@ class RankDriver:
 
     def _consider(self) -> None:
         """Whether rounds are possible: looked at now and then, the same number of native steps on all ranks."""
-        if self.seen.synchronisations < self._look_at:
+        if self.seen.synchronisations < self._look_at or self.seen.steps < NATIVE_STEPS:
             return
         if not self.updating.ready and self.updating.refusal is None and self._look_at < LOOK_AGAIN_STEPS:
             self._look_at += 1
@@ -158,6 +171,8 @@ class RankDriver:
             self._look_at += LOOK_AGAIN_STEPS
             return
         engine = self._enrol(self)
+        # What was called in an iteration shows when somebody hands in the next one's gradient; it must not be missed.
+        engine.keeps_last = bool(self.seen.may_call or self.seen.steps_with_collectives)
         engine.before_step()
         engine.native_done()
         self._engine = engine

@@ -143,6 +143,7 @@ class Engine:
     Attributes:
         native: whether the next step is a native one.
         counts: what it has done.
+        keeps_last: the newest iteration of the training is never passed over: others may still call collectives in it.
     """
 
     def __init__(self, member: Member, layout: Layout, groups: Groups, updates: Updates, data: Data, lock: Any) -> None:
@@ -174,6 +175,7 @@ class Engine:
         self._state_wanted: list[tuple[int, int]] = []
         self._applied = member.version
         self.native = True
+        self.keeps_last = False
         done = member.version
         self.counts = Counts(iterations=done, steps=done, updates=done, progress=float(done))
 
@@ -317,7 +319,8 @@ class Engine:
 
     def _catch_up(self) -> None:
         """Skip the iterations that the training has gone on without this rank."""
-        behind = math.floor(self.counts.progress + ROUNDING) - self.counts.iterations
+        newest = math.floor(self.counts.progress + ROUNDING) - self.keeps_last
+        behind = newest - self.counts.iterations
         if self._skip_limit is not None:
             behind = max(behind, self._skip_limit - self.counts.iterations)
         if behind > 0:

@@ -58,6 +58,8 @@ class Seen:
         steps: iterations that ended with a step of the optimizer.
         synchronisations: backward passes that reduced gradients.
         steps_with_collectives: steps with at least one collective of the user's own in the loop, not between epochs.
+        may_call: a collective that the loop's code names, though it was not called yet; None: there is none.
+        epochs: that were seen from the first step to the last.
         counted_together: the loop takes its count from `starprof.steps`, so it comes to the same collectives on all
             ranks though some of them pass over iterations.
         collectives: the user's own, by name.
@@ -70,6 +72,8 @@ class Seen:
     steps: int = 0
     synchronisations: int = 0
     steps_with_collectives: int = 0
+    may_call: str | None = None
+    epochs: int = 0
     counted_together: bool = False
     collectives: dict[str, int] = field(default_factory=dict)
     models: int = 1
@@ -249,6 +253,11 @@ def _of_loop(seen: Seen) -> Iterator[str]:
         yield (
             f"the loop itself calls {name} by a count of its own, which is another one on a rank that passes over "
             "iterations; take the count from starprof.steps, or call it outside of the loop"
+        )
+    elif seen.may_call and not seen.epochs and not seen.counted_together:
+        yield (
+            f"the loop may call {seen.may_call} by a count of its own; if it does not in the first epoch, rounds are "
+            "possible from the second one on, and at once with starprof.steps"
         )
 
 

@@ -87,7 +87,7 @@ def test_a_coordinator_that_is_killed_is_replaced(job, when):
     told = running.wait()
     same(told)
     assert told[0]["executed"] > 200
-    assert told[-1]["executed"] < 200, "rounds did not go on:\n" + running.text(3)
+    assert told[-1]["executed"] < 235, "rounds did not go on:\n" + running.text(3)
 
 
 @pytest.mark.parametrize("fault", ["exception", "interrupt"])

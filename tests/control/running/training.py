@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
 
 import starprof
 
@@ -150,96 +150,137 @@ def fault(what):
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
+class Training:
+    def __init__(self, setup):
+        self.setup = setup
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        torch.manual_seed(0)
+        self.model = model_of(setup["model"])
+        self.ddp = DistributedDataParallel(self.model, **setup["ddp"])
+        self.trained = torch.compile(self.ddp, backend="eager") if setup["user"] == "compile" else self.ddp
+        self.optimizers = optimizers_of(setup["optimizer"], self.model)
+        steps = setup["epochs"] * setup["batches"] // setup["accumulate"]
+        schedules = (schedule_of(setup["schedule"], optimizer, steps) for optimizer in self.optimizers)
+        self.schedules = [schedule for schedule in schedules if schedule]
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=20) if setup["scaler"] else None
+        generator = torch.Generator().manual_seed(7)
+        x = torch.randn(setup["batches"] * 8 * self.world, 20, generator=generator)
+        self.data = TensorDataset(x, x[:, :5].argmax(1))
+        self.executed, self.evaluations = 0, 0
+        self.waiting = dict(setup["ask"])
+
+    def loader(self):
+        setup = self.setup
+        if setup["uneven"]:
+            # The last rank has fewer batches, as where nobody pads.
+            batches = setup["batches"] - (self.rank == self.world - 1) * setup["uneven"]
+            return DataLoader(Subset(self.data, range(8 * batches)), 8), None
+        sampler = DistributedSampler(self.data, self.world, self.rank)
+        return DataLoader(self.data, 8, sampler=sampler, num_workers=setup["workers"]), sampler
+
+    def resumed(self):
+        """The epoch to begin with."""
+        if not self.setup["resume"]:
+            return 0
+        saved = torch.load(self.setup["resume"], weights_only=True)
+        self.model.load_state_dict(saved["model"])
+        for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
+        return saved["epoch"] + 1
+
+    def save(self, epoch):
+        states = [o.state_dict() for o in self.optimizers]
+        checkpoint = Path(os.environ["CONTROL_FOLDER"]).parent / "checkpoint.pt"
+        torch.save({"model": self.model.state_dict(), "optimizers": states, "epoch": epoch}, checkpoint)
+
+    def iterate(self, index, batch, target):
+        setup, accumulate, scaler = self.setup, self.setup["accumulate"], self.scaler
+        last = (index + 1) % accumulate == 0
+        with contextlib.nullcontext() if last else self.ddp.no_sync():
+            with torch.autocast("cpu", torch.bfloat16, enabled=setup["autocast"]):
+                loss = nn.functional.cross_entropy(self.trained(batch), target) / accumulate
+            time.sleep(setup["slow_s"] if self.rank == self.world - 1 else setup["usual_s"])
+            (scaler.scale(loss) if scaler else loss).backward()
+        if not last:
+            return
+        if scaler:
+            for optimizer in self.optimizers:
+                scaler.unscale_(optimizer)
+        if setup["clip"]:
+            nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
+        for optimizer in self.optimizers:
+            scaler.step(optimizer) if scaler else optimizer.step()
+        if scaler:
+            scaler.update()
+        for schedule in self.schedules:
+            schedule.step()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        self.executed += 1
+        self.told()
+
+    def told(self):
+        print(f"AT {time.monotonic():.3f} {self.executed}", flush=True)
+        if self.rank == self.setup["fault_rank"] and self.executed == self.setup["fault_at"]:
+            fault(self.setup["fault"])
+        question = self.waiting.pop(str(self.executed), None) if self.rank == 0 else None
+        if question is not None:
+            ask({"do": "mode", "mode": question[0], "options": question[1], "reason": ""})
+
+    def plain(self, numbered):
+        for index, (batch, target) in numbered:
+            self.iterate(index, batch, target)
+
+    def with_barriers(self, numbered):
+        for index, (batch, target) in numbered:
+            self.iterate(index, batch, target)
+            if index % 10 == 9:
+                dist.barrier()
+                self.evaluations += 1
+
+    def evaluate(self):
+        """By all ranks together."""
+        x, y = self.data.tensors
+        right = torch.tensor(float((self.ddp(x).argmax(1) == y).sum()))
+        dist.all_reduce(right)
+        self.evaluations += 1
+
+    def run(self):
+        loader, sampler = self.loader()
+        user = self.setup["user"]
+        for epoch in range(self.resumed(), self.setup["epochs"]):
+            if sampler is not None:
+                sampler.set_epoch(epoch)
+            numbered = starprof.steps(loader) if user == "steps with a barrier" else enumerate(loader)
+            (self.with_barriers if user in ("barrier", "steps with a barrier") else self.plain)(numbered)
+            if user == "checkpoints" and self.rank == 0:
+                self.save(epoch)
+            optimizer = digest(flat(self.optimizers[0].state_dict()))
+            print(f"EPOCH {epoch} {digest(self.model.parameters())} {optimizer}", flush=True)
+            if user == "evaluation":
+                self.evaluate()
+
+    def result(self):
+        x, y = self.data.tensors
+        return {
+            "rank": self.rank,
+            "executed": self.executed,
+            "parameters": digest(self.model.parameters()),
+            "optimizers": digest(flat([o.state_dict() for o in self.optimizers])),
+            "schedules": [s.state_dict()["last_epoch"] for s in self.schedules],
+            "rates": [g["lr"] for o in self.optimizers for g in o.param_groups],
+            "scaler": self.scaler.state_dict() if self.scaler else None,
+            "accuracy": float((self.model.eval()(x).argmax(1) == y).float().mean()),
+            "evaluations": self.evaluations,
+        }
+
+
 def main(setup):
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(0)
-    model = model_of(setup["model"])
-    ddp = DistributedDataParallel(model, **setup["ddp"])
-    trained = torch.compile(ddp, backend="eager") if setup["user"] == "compile" else ddp
-    optimizers = optimizers_of(setup["optimizer"], model)
-    accumulate = setup["accumulate"]
-    steps = setup["epochs"] * setup["batches"] // accumulate
-    schedules = [s for s in (schedule_of(setup["schedule"], o, steps) for o in optimizers) if s]
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=20) if setup["scaler"] else None
-    generator = torch.Generator().manual_seed(7)
-    x = torch.randn(setup["batches"] * 8 * world, 20, generator=generator)
-    data = TensorDataset(x, x[:, :5].argmax(1))
-    sampler = DistributedSampler(data, world, rank)
-    if setup["uneven"]:
-        # The last rank has fewer batches, as where nobody pads.
-        data_of_rank = torch.utils.data.Subset(
-            data, range(8 * (setup["batches"] - (rank == world - 1) * setup["uneven"]))
-        )
-        loader = DataLoader(data_of_rank, 8)
-    else:
-        loader = DataLoader(data, 8, sampler=sampler, num_workers=setup["workers"])
-    executed, waiting = 0, dict(setup["ask"])
-    checkpoint, first = Path(os.environ["CONTROL_FOLDER"]).parent / "checkpoint.pt", 0
-    if setup["resume"]:
-        saved = torch.load(setup["resume"], weights_only=True)
-        model.load_state_dict(saved["model"])
-        for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):
-            optimizer.load_state_dict(state)
-        first = saved["epoch"] + 1
-    evaluations = 0
-    for epoch in range(first, setup["epochs"]):
-        sampler.set_epoch(epoch)
-        together = setup["user"] == "steps with a barrier"
-        numbered = starprof.steps(loader) if together else enumerate(loader)
-        for index, (batch, target) in numbered:
-            last = (index + 1) % accumulate == 0
-            with contextlib.nullcontext() if last else ddp.no_sync():
-                with torch.autocast("cpu", torch.bfloat16, enabled=setup["autocast"]):
-                    loss = nn.functional.cross_entropy(trained(batch), target) / accumulate
-                time.sleep(setup["slow_s"] if rank == world - 1 else setup["usual_s"])
-                (scaler.scale(loss) if scaler else loss).backward()
-            if not last:
-                continue
-            if scaler:
-                for optimizer in optimizers:
-                    scaler.unscale_(optimizer)
-            if setup["clip"]:
-                nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-            for optimizer in optimizers:
-                scaler.step(optimizer) if scaler else optimizer.step()
-            if scaler:
-                scaler.update()
-            for schedule in schedules:
-                schedule.step()
-            for optimizer in optimizers:
-                optimizer.zero_grad()
-            executed += 1
-            print(f"AT {time.monotonic():.3f} {executed}", flush=True)
-            if rank == setup["fault_rank"] and executed == setup["fault_at"]:
-                fault(setup["fault"])
-            if setup["user"] in ("barrier", "steps with a barrier") and index % 10 == 9:
-                dist.barrier()
-                evaluations += 1
-            question = waiting.pop(str(executed), None) if rank == 0 else None
-            if question is not None:
-                ask({"do": "mode", "mode": question[0], "options": question[1], "reason": ""})
-        if setup["user"] == "checkpoints" and rank == 0:
-            states = [o.state_dict() for o in optimizers]
-            torch.save({"model": model.state_dict(), "optimizers": states, "epoch": epoch}, checkpoint)
-        print(f"EPOCH {epoch} {digest(model.parameters())} {digest(flat(optimizers[0].state_dict()))}", flush=True)
-        if setup["user"] == "evaluation":
-            right = torch.tensor(float((ddp(x).argmax(1) == data.tensors[1]).sum()))
-            dist.all_reduce(right)
-            evaluations += 1
-    told = {
-        "rank": rank,
-        "executed": executed,
-        "parameters": digest(model.parameters()),
-        "optimizers": digest(flat([o.state_dict() for o in optimizers])),
-        "schedules": [s.state_dict()["last_epoch"] for s in schedules],
-        "rates": [g["lr"] for o in optimizers for g in o.param_groups],
-        "scaler": scaler.state_dict() if scaler else None,
-        "buffers": digest(model.buffers()),
-        "accuracy": float((model.eval()(x).argmax(1) == data.tensors[1]).float().mean()),
-        "evaluations": evaluations,
-    }
+    training = Training(setup)
+    training.run()
+    told = training.result()
     if setup["user"] != "survivors":
         dist.barrier()
         dist.destroy_process_group()

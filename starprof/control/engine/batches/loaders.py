@@ -7,6 +7,7 @@ never on the loader: loaders are pickled, and sent to workers.
 from __future__ import annotations
 
 import functools
+import sys
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +97,8 @@ def _fetching(original: Any, batches: Batches, guard: Guard) -> Any:
         source.fetched += 1
         if batches.within is not None:
             batches.within.inner.add(source)
+        if batches.on_fetch is not None:
+            guard.attempt(batches.on_fetch, sys._getframe(1))
         return batch
 
     return fetch

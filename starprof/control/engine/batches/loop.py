@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import get_ident
+from types import FrameType
 from typing import Any
 
 from starprof.control.engine.batches import loaders
@@ -56,6 +57,7 @@ class Batches:
     it shows when the same loader is read from again, and if that never happens, at the end of the process.
 
     Attributes:
+        on_fetch: called with the frame that has fetched a batch of a loader.
         on_epoch_end: called before the `StopIteration` that ends an epoch leaves to the user.
         abandoned: called when the same loader is read from anew though its last pass had not come to its end; before
             the first batch.
@@ -67,6 +69,7 @@ class Batches:
     """
 
     def __init__(self) -> None:
+        self.on_fetch: Callable[[FrameType], None] | None = None
         self.on_epoch_end: Callable[[], None] | None = None
         self.abandoned: Callable[[], None] | None = None
         self.loaders = loaders.Loaders()
@@ -286,4 +289,4 @@ def _forked(own: weakref.ref[Batches]) -> None:
     batches = own()
     if batches is not None:
         batches._forget_everything()
-        batches.on_epoch_end = batches.abandoned = None
+        batches.on_fetch = batches.on_epoch_end = batches.abandoned = None
