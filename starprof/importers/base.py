@@ -28,7 +28,6 @@ from starprof.store.starts import reckoned_starts
 OWN, WALL, JOB = "own", "wall", "job"
 """What the step records are: see column `timing` of table `run`."""
 
-HALF = 0.5
 MOST = 9e15
 """Sum of a column over all steps, at most: microseconds of 285 years, whose nanoseconds an integer still holds."""
 
@@ -130,8 +129,8 @@ def run_of(
 
 
 def _whole(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Less than half a microsecond is nothing in a run file, and so it is in a run that was never kept in one."""
-    return np.where(np.abs(values) < HALF, 0.0, values)
+    """Whole microseconds and counts, as a run file holds them: a run must not tell another story once it was kept."""
+    return np.rint(values)
 
 
 def _or_none(frame: pd.DataFrame | None) -> pd.DataFrame | None:

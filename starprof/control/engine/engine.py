@@ -172,6 +172,7 @@ class Engine:
         self._expected: dict[int, Close] = {}
         self._floor = 0
         self._skip_limit: int | None = None
+        self._missed_meetings = 0
         self._state_wanted: list[tuple[int, int]] = []
         self._applied = member.version
         self.native = True
@@ -233,15 +234,19 @@ class Engine:
     def meet(self, index: int) -> None:
         """It leaves the rounds for a moment: wait for all others, and make all updates up to there.
 
+        A rank that was lost for a while comes by places where the others have met without it; it does not wait there.
+
         Args:
             index: iterations of the loop after which the others may stop as well.
         """
         if self.native:
             return
         with self._changed:
-            self._serve_states()
-            self._do(self._member.pause(index))
-            self._wait_for_begin()
+            while not self._met_without():
+                self._serve_states()
+                self._do(self._member.pause(index))
+                if isinstance(self._wait_for_begin(), Resume):
+                    break
             closes = self._take_applies()
         self._make(closes, own_step=False)
         with self._changed:
@@ -249,13 +254,19 @@ class Engine:
             # Whoever ran ahead or fell behind in the count of iterations is even with all others here.
             self.counts.progress = float(self.counts.iterations)
 
+    def _met_without(self) -> bool:
+        """Whether the others have met at this place already."""
+        missed = self._missed_meetings > 0
+        self._missed_meetings -= missed
+        return missed
+
     def done(self) -> None:
         """The training is over here."""
         with self._changed:
             self._do(self._member.done())
 
-    def _wait_for_begin(self) -> None:
-        """Until the step may begin, or there is another rank's state to go on from."""
+    def _wait_for_begin(self) -> Begin | Resume:
+        """Until the step may begin, if need be on another rank's state; what has allowed it."""
         began_s = time.monotonic()
         ask_at_s = began_s + ASK_AGAIN_S
         inbox = self._inbox
@@ -274,10 +285,12 @@ class Engine:
                 self._ask_again(int((now_s - began_s) / ASK_AGAIN_S))
             if now_s > began_s + GIVE_UP_S:
                 raise LostError(f"rank {self._rank} has heard nothing for {GIVE_UP_S:.0f} s: the job can't go on")
-        self.native = inbox.begin.native
+        begin = inbox.begin
+        self.native = begin.native
         if not self.native:
             inbox.begin = None  # else it is the native step's that follows
         self.counts.waited_s += time.monotonic() - began_s
+        return begin
 
     def _take_applies(self) -> list[Close]:
         closes, self._inbox.applies = self._inbox.applies, []
@@ -336,6 +349,7 @@ class Engine:
         self._inbox.state = None
         self._inbox.applies = []
         self.counts.progress, meetings = _HEADER.unpack_from(state)
+        self._missed_meetings += meetings - self._member.meetings
         self._updates.load(state[_HEADER.size :])
         self._applied = version
         for number in list(self._own):

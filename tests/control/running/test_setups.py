@@ -6,20 +6,23 @@ PLAN = {"12": ["m-sync", {"m": 3}], "40": ["asgd", {}], "60": ["ssgd", {}], "75"
 SETUPS = {
     "sgd": {},
     "adamw with clipping and a schedule": {"optimizer": "adamw", "clip": True, "schedule": "cosine"},
-    "groups with a cycle": {"optimizer": "groups", "schedule": "cycle"},
-    "two optimizers": {"optimizer": "two", "clip": True},
-    "accumulation": {"accumulate": 2, "batches": 80, "clip": True},
+    "groups with a cycle and bucket views": {
+        "optimizer": "groups",
+        "schedule": "cycle",
+        "ddp": {"gradient_as_bucket_view": True},
+    },
+    "two optimizers and several buckets": {
+        "optimizer": "two",
+        "clip": True,
+        "model": "large",
+        "ddp": {"bucket_cap_mb": 0.2},
+    },
+    "accumulation and loader workers": {"accumulate": 2, "batches": 80, "clip": True, "workers": 2},
     "scaler": {"scaler": True, "clip": True},
-    "autocast": {"autocast": True, "optimizer": "adamw"},
+    "autocast and evaluation by all": {"autocast": True, "optimizer": "adamw", "user": "evaluation"},
     "unused parameters": {"model": "unused", "ddp": {"find_unused_parameters": True}, "optimizer": "adamw"},
-    "static graph": {"ddp": {"static_graph": True}},
-    "bucket views": {"ddp": {"gradient_as_bucket_view": True}, "optimizer": "adamw"},
-    "several buckets": {"model": "large", "ddp": {"bucket_cap_mb": 0.2, "gradient_as_bucket_view": True}},
-    "tied parameters": {"model": "tied"},
-    "batch norm": {"model": "bn"},
-    "compiled": {"user": "compile"},
-    "loader workers": {"workers": 2},
-    "evaluation by all": {"user": "evaluation"},
+    "static graph and tied parameters": {"model": "tied", "ddp": {"static_graph": True}},
+    "batch norm, compiled": {"model": "bn", "user": "compile"},
 }
 
 
