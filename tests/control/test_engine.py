@@ -144,14 +144,14 @@ def test_the_update_is_the_mean_over_the_recorded_contributors(ranks):
         rank.engine._member.gradient = gradient
     put = {}
     engine = made[0].engine
-    original_held = engine._held
+    original_result = engine._exchange.result
 
-    def held(close):
-        flat = original_held(close)
-        put[close.round] = (close, [view.clone() for view in flat._views])
+    def result(number):
+        flat = original_result(number)
+        put[number] = (engine._member.can_deliver(number), [view.clone() for view in flat._views])
         return flat
 
-    engine._held = held
+    engine._exchange.result = result
     train(made, 1, 30, after=switching(office, {3: ("m-sync", {"m": 3})}))
     assert len(put) > 10
     for close, values in put.values():
@@ -216,4 +216,4 @@ def test_the_others_go_on_without_a_rank_that_died(ranks):
 def test_buffers_are_reused(ranks):
     made = ranks()
     train(made, 1, 60, after=switching(made[0].office, {3: ("ssgd", {})}))
-    assert all(len(rank.engine._pool._free) + len(rank.engine._results) <= 6 for rank in made)
+    assert all(len(rank.engine._exchange.pool._free) + len(rank.engine._exchange._results) <= 6 for rank in made)

@@ -20,6 +20,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from starprof.control import modes
 from starprof.control.coordinator.settings import TOKEN
 from starprof.control.engine.batches import Batches
 from starprof.control.engine.ddp import DdpPatches
@@ -34,7 +35,7 @@ from starprof.control.engine.refusals import UserCollectives
 from starprof.control.engine.updating import Updating
 from starprof.control.journal import ControlJournal
 from starprof.control.link import CoordinatorLink
-from starprof.errors import TransportError
+from starprof.errors import TransportError, UsageError
 from starprof.hook import identity
 from starprof.hook.boundary import Guard
 from starprof.hook.install import Installed
@@ -260,6 +261,8 @@ class Enrolment:
     def _record(self, engine: Engine, rank: int, attempt: int) -> None:
         """Write every step in rounds into the run."""
         if self.recorder is None:
+            if rank == 0:
+                os.write(2, f"starprof: under control: starprof ctl {state_folder()} status\n".encode())
             return
         journal = ControlJournal(self.recorder.spool.segments, identity.node(), attempt=attempt)
         atexit.register(journal.close)
@@ -300,11 +303,34 @@ def install_asked(installed: Installed | None) -> Control | None:
     return None if wish is None else install(wish, installed)
 
 
+def attach_model(model: Any, mode: str, options: Mapping[str, Any]) -> None:
+    """Take a model under control, asked for by the script that trains it; says on stderr what is wrong."""
+    try:
+        if not isinstance(model, DistributedDataParallel):
+            raise UsageError("the model is not in DistributedDataParallel")
+        modes.mode(mode, options, range(dist.get_world_size()))
+        if _control is None:
+            install(Wish(mode, dict(options)), _recording())
+    except Exception as error:  # noqa: BLE001 - the boundary
+        os.write(2, f"starprof: this job is not under control: {error}\n".encode("utf-8", "replace"))
+
+
+def _recording() -> Installed | None:
+    from starprof.hook.install import install as install_hook
+
+    return install_hook()
+
+
+_control: Control | None = None
+
+
 def install(wish: Wish, installed: Installed | None) -> Control:
-    """Take this process's models under control."""
-    control = Control(wish, installed.hook.guard if installed is not None else Guard(), installed)
-    control.install()
-    return control
+    """Take this process's models under control; a second call changes nothing."""
+    global _control
+    if _control is None:
+        _control = Control(wish, installed.hook.guard if installed is not None else Guard(), installed)
+        _control.install()
+    return _control
 
 
 def state_folder() -> Path:

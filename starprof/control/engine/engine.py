@@ -12,17 +12,18 @@ import math
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-from starprof.control.codec import decode, encode
-from starprof.control.engine.flat import Flat, Layout, Pool
+from starprof.control.codec import decode
+from starprof.control.engine.exchange import Exchange
+from starprof.control.engine.flat import Flat, Layout
 from starprof.control.engine.groups import Groups
 from starprof.control.engine.peers import Peers
-from starprof.control.engine.results import Results
+from starprof.control.engine.roles import Counts, Data, Link, Updates
 from starprof.errors import StarprofError, TransportError
 from starprof.sync.protocol.actions import (
     Action,
@@ -37,7 +38,7 @@ from starprof.sync.protocol.actions import (
     SkipLimit,
 )
 from starprof.sync.protocol.member import Member
-from starprof.sync.protocol.messages import Arrive, Close, Go, ToCoordinator, ToRank
+from starprof.sync.protocol.messages import Arrive, Close, Go, Query, ToRank
 
 ASK_AGAIN_S = 2.0
 """A result that has not come after this time is asked for."""
@@ -46,81 +47,6 @@ GIVE_UP_S = 300.0
 ROUNDING = 1e-6
 _HEADER = struct.Struct("<dq")
 """What goes before a state: progress, and meetings."""
-
-
-class Link(Protocol):
-    """The connection to the coordinator."""
-
-    def send(self, message: ToCoordinator) -> None:
-        """Say something; returns at once."""
-        ...
-
-
-class Updates(Protocol):
-    """The user's own way to make an update: clipping, optimizer, schedules."""
-
-    def hyper(self) -> Any:
-        """Hyper-parameters as they are now, as a JSON value."""
-        ...
-
-    def scale(self) -> float:
-        """Factor that the user's loss is scaled by."""
-        ...
-
-    def replay(self, put_gradients: Callable[[], None], hyper: Any, *, paced: bool) -> None:
-        """Make an update as the user's loop does; `paced`: schedules move on with it."""
-        ...
-
-    def own(self, hyper: Any, *, paced: bool) -> None:
-        """The user's loop makes the next update itself, with these hyper-parameters."""
-        ...
-
-    def skip_own(self) -> None:
-        """What the user's loop does until the next synchronisation must change nothing."""
-        ...
-
-    def state(self) -> bytes:
-        """Model, optimizers and what belongs to them."""
-        ...
-
-    def load(self, state: bytearray) -> None:
-        """Take another rank's state."""
-        ...
-
-
-class Data(Protocol):
-    """The batches of the loop."""
-
-    def skip(self, iterations: int) -> None:
-        """The next ones are not computed here."""
-        ...
-
-
-@dataclass(slots=True)
-class Counts:
-    """What this rank has done.
-
-    Attributes:
-        iterations: of the loop, skipped ones included.
-        progress: of the training, in steps of all ranks.
-        skipped: iterations that were skipped.
-        handed_in: gradients.
-        steps: iterations that were not skipped.
-        updates: of the parameters.
-        replayed: updates that were made between two of the loop's own.
-        without_update: iterations of which nothing came.
-        waited_s: time spent waiting for others.
-    """
-
-    iterations: int = 0
-    steps: int = 0
-    updates: int = 0
-    progress: float = 0.0
-    skipped: int = 0
-    handed_in: int = 0
-    replayed: int = 0
-    without_update: int = 0
-    waited_s: float = 0.0
 
 
 class LostError(StarprofError):
@@ -159,18 +85,13 @@ class Engine:
         """
         self._member = member
         self._rank = member.rank
-        self._pool = Pool(layout)
-        self._results = Results(self._pool)
-        self._groups = groups
         self._peers: Peers
         self._link: Link
         self._updates = updates
         self._data = data
         self._changed = threading.Condition(lock)
+        self._exchange = Exchange(member, layout, groups, self._changed, self._do)
         self._inbox = _Inbox()
-        self._own: dict[int, tuple[Flat, bytes]] = {}
-        self._expected: dict[int, Close] = {}
-        self._floor = 0
         self._skip_limit: int | None = None
         self._missed_meetings = 0
         self._state_wanted: list[tuple[int, int]] = []
@@ -187,7 +108,7 @@ class Engine:
 
     def connect(self, peers: Peers, link: Link) -> None:
         """How to reach the other ranks and the coordinator."""
-        self._peers = peers
+        self._peers = self._exchange.peers = peers
         self._link = link
 
     # The training thread.
@@ -214,7 +135,7 @@ class Engine:
 
     def synchronise(self) -> None:
         """The gradients of an iteration are there: hand them in, wait, and put the update to be made in their place."""
-        own = self._pool.take()
+        own = self._exchange.pool.take()
         own.collect(1.0 / self._updates.scale())
         hyper = json.dumps(self._updates.hyper(), separators=(",", ":")).encode()
         with self._changed:
@@ -224,7 +145,7 @@ class Engine:
             self.counts.steps += 1
             actions = self._member.gradient(iterations=self.counts.iterations)
             for number in _handed_in(actions):
-                self._own[number] = (own, hyper)
+                self._exchange.hand_in(number, own, hyper)
             self._do(actions)
             self._wait_for_begin()
             closes = self._take_applies()
@@ -301,7 +222,8 @@ class Engine:
         rounds = [close for close in closes if close.gradients]
         own = rounds[-1] if own_step and rounds else None
         for close in rounds:
-            flat = self._held(close)
+            with self._changed:
+                flat = self._exchange.result(close.round)
             hyper, scale = json.loads(flat.settings), self._updates.scale()
             paced = self._advance(sum(close.weights))
             if close is own:
@@ -317,13 +239,7 @@ class Engine:
         with self._changed:
             if closes:
                 self._applied = closes[-1].round + 1
-            self._results.trim(min(self._floor, self._applied))
-
-    def _held(self, close: Close) -> Flat:
-        with self._changed:
-            flat = self._results.get(close.round)
-        assert flat is not None, f"round {close.round} is to be applied and not here"
-        return flat
+            self._exchange.trim(self._applied)
 
     def _advance(self, by: float) -> bool:
         """The training has gone on by so many iterations; whether it has completed one."""
@@ -352,11 +268,8 @@ class Engine:
         self._missed_meetings += meetings - self._member.meetings
         self._updates.load(state[_HEADER.size :])
         self._applied = version
-        for number in list(self._own):
-            self._forget(number)
         # What is held here from before may have been decided otherwise since; the coordinator says again what counts.
-        self._results.clear()
-        self._expected = {}
+        self._exchange.clear()
         self._inbox.pull = None
         self._do(self._member.pulled(version, [], meetings))
 
@@ -376,25 +289,25 @@ class Engine:
         """It has said something (its connection's thread)."""
         with self._changed:
             if isinstance(message, Go) and not message.kept:
-                self._forget(message.number)
+                self._exchange.forget(message.number)
             actions = self._member.told(message)
             if isinstance(message, Close):
-                self._floor = max(self._floor, message.floor)
-                self._expect(message)
+                self._exchange.told(message, self._applied)
+            elif isinstance(message, Query):
+                self._exchange.give_up(message.round)
             self._do(actions)
 
-    def _expect(self, close: Close) -> None:
-        missing = close.round >= self._applied and self._member.can_deliver(close.round) is None
-        if missing and close.gradients:
-            self._expected[close.round] = close
-        else:
-            self._expected.pop(close.round, None)
+    def _ask_again(self, times: int) -> None:
+        pull = self._inbox.pull
+        if pull is not None:
+            self._peers.pull(pull.holder, pull.version)
+        self._exchange.ask_again(times)
 
-    # Results: of reductions, and from other ranks.
+    # What other ranks say.
 
     def buffer(self) -> Flat:
         """See `peers.Owner`."""
-        return self._pool.take()
+        return self._exchange.pool.take()
 
     def result_came(self, header: bytes, flat: Flat) -> None:
         """See `peers.Owner`."""
@@ -402,18 +315,18 @@ class Engine:
         if not isinstance(close, Close):
             raise TransportError("a result without a description")
         with self._changed:
-            self._keep(close, flat, partial(self._member.received, close))
+            self._exchange.came(close, flat)
 
     def result_failed(self, flat: Flat) -> None:
         """See `peers.Owner`."""
-        self._pool.give(flat)
+        self._exchange.pool.give(flat)
 
     def asked_for_result(self, rank: int, number: int) -> None:
         """See `peers.Owner`."""
         with self._changed:
             close = self._member.can_deliver(number)
             if close is not None:
-                self._deliver(rank, close)
+                self._exchange.deliver(rank, close)
 
     def asked_for_state(self, rank: int, version: int) -> None:
         """See `peers.Owner`."""
@@ -429,36 +342,6 @@ class Engine:
                 self._inbox.state = (version, state)
                 self._changed.notify_all()
 
-    def _reduced(self, close: Close, flat: Flat, complete: bool) -> None:
-        """A reduction has ended (a thread of gloo's)."""
-        with self._changed:
-            if complete:
-                self._keep(close, flat, partial(self._member.reduced, close.round, close.attempt))
-            else:
-                self._pool.give(flat)
-                self._do(self._member.reduction_failed(close.round, close.attempt))
-
-    def _keep(self, close: Close, flat: Flat, tell: Callable[[], list[Action]]) -> None:
-        """A result is here; it is kept if the member takes it."""
-        before = self._member.can_deliver(close.round)
-        actions = tell()
-        after = self._member.can_deliver(close.round)
-        if after is not None and after != before:
-            self._results.put(close.round, flat)
-            self._expected.pop(close.round, None)
-            for gradient in after.gradients:
-                if gradient.worker == self._rank:
-                    self._forget(gradient.number)
-        else:
-            self._pool.give(flat)
-        self._do(actions)
-
-    def _forget(self, number: int) -> None:
-        """A gradient of this rank is not needed any more."""
-        own = self._own.pop(number, None)
-        if own is not None:
-            self._pool.give(own[0])
-
     # What the member wants done.
 
     def _do(self, actions: list[Action]) -> None:
@@ -468,9 +351,9 @@ class Engine:
                 case Send(message):
                     self._link.send(message)
                 case Reduce(close):
-                    self._reduce(close)
+                    self._exchange.reduce(close)
                 case Deliver(to, close):
-                    self._deliver(to, close)
+                    self._exchange.deliver(to, close)
                 case Fetch(holder, number, _):
                     self._peers.fetch(holder, number)
                 case Apply(close):
@@ -484,52 +367,10 @@ class Engine:
                 case SkipLimit(index):
                     self._skip_limit = index
 
-    def _reduce(self, close: Close) -> None:
-        """Begin to sum this rank's weighted gradients with those of the round's other contributors."""
-        mine = [(self._own[g.number][0], w) for g, w in _of(close, self._rank)]
-        work = self._pool.take()
-        work.take(*mine[0])
-        for flat, weight in mine[1:]:
-            work.add(flat, weight)
-        freshest = max(close.gradients, key=lambda g: (g.version, -g.worker, g.number))
-        if freshest.worker == self._rank:
-            work.settings = self._own[freshest.number][1]
-        finished = partial(self._reduced, close, work)
-        if len(close.members) == 1:
-            finished(True)
-            return
-        name = f"{close.epoch}.{close.round}.{close.attempt}"
-        self._groups.reduce(close.members, name, close.attempt, work.tensor, finished)
-
-    def _deliver(self, to: int, close: Close) -> None:
-        result = self._results.acquire(close.round)
-        if result is None:
-            return
-
-        def done() -> None:
-            with self._changed:
-                self._results.release(result)
-
-        self._peers.send_result(to, encode(close), result.flat, done)
-
-    def _ask_again(self, times: int) -> None:
-        """What was on its way to this rank may be lost with the connection that it was on."""
-        pull = self._inbox.pull
-        if pull is not None:
-            self._peers.pull(pull.holder, pull.version)
-        for close in list(self._expected.values()):
-            others = [member for member in close.members if member != self._rank]
-            if others and self._rank not in close.members:
-                self._peers.fetch(others[times % len(others)], close.round)
-
 
 def _handed_in(actions: list[Action]) -> list[int]:
     """Number of the gradient that was just handed in; none where it does not count."""
     return [a.message.gradient.number for a in actions if isinstance(a, Send) and isinstance(a.message, Arrive)]
-
-
-def _of(close: Close, rank: int) -> Iterator[tuple[Any, float]]:
-    return ((g, w) for g, w in zip(close.gradients, close.weights, strict=True) if g.worker == rank)
 
 
 @contextmanager

@@ -157,6 +157,8 @@ class Training:
         torch.manual_seed(0)
         self.model = model_of(setup["model"])
         self.ddp = DistributedDataParallel(self.model, **setup["ddp"])
+        if setup["user"] == "attach":
+            starprof.attach(self.ddp)
         self.trained = torch.compile(self.ddp, backend="eager") if setup["user"] == "compile" else self.ddp
         self.optimizers = optimizers_of(setup["optimizer"], self.model)
         steps = setup["epochs"] * setup["batches"] // setup["accumulate"]

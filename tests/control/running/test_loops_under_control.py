@@ -49,3 +49,10 @@ def test_a_mode_that_is_wanted_from_the_start_begins_when_the_loop_is_known(job)
     told = running.wait()
     same(told)
     assert told[-1]["executed"] < told[0]["executed"]
+
+
+def test_a_script_can_take_its_model_under_control_by_itself(job):
+    running = job({"ask": ROUNDS, "user": "attach"}, control=False)
+    told = running.wait()
+    same(told)
+    assert told[-1]["executed"] < told[0]["executed"]
