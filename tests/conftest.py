@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-ALONE = {"agent", "collectors", "demo", "e2e", "hook", "launch", "test_faults.py"}
+ALONE = {"agent", "collectors", "demo", "e2e", "hook", "launch", "test_coordinator_strangers.py", "test_faults.py"}
 """Folders and files whose tests time something or run real jobs: a test beside them would be the noise they measure."""
 
 # A shell starts background jobs with Ctrl-C ignored, and our children would inherit that.

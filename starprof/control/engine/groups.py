@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import sys
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -25,6 +27,10 @@ MAKE_S = 5.0
 MAX_MAKE_S = 60.0
 REDUCE_S = 30.0
 """Time after which a reduction that does not move on has failed; a lost member is told of by the coordinator before."""
+
+ONLY_OURS = 2
+"""References that Python counts of an object that one list holds, and the call that asks."""
+LOOK_EVERY_S = 0.05
 
 Members = tuple[int, ...]
 Done = Callable[[bool], None]
@@ -144,15 +150,17 @@ class Groups:
 
     def _give_up(self, members: Members) -> None:
         self._broken.add(members)
-        group = self._made.pop(members, None)
-        if group is not None:
-            threading.Thread(target=_destroy, args=([group],), name="starprof-groups-end", daemon=True).start()
+        last = [self._made.pop(members, None)]
+        if last[0] is not None:
+            threading.Thread(target=_destroy, args=(last,), name="starprof-groups-end", daemon=True).start()
 
 
 def _destroy(last: list[Any]) -> None:
-    """See the module; the list holds the last reference."""
+    """See the module. Whoever else is just using it lets go of it first; who never does keeps it."""
     with contextlib.suppress(RuntimeError):  # it has failed already
         last[0].abort()
+    while sys.getrefcount(last[0]) > ONLY_OURS:
+        time.sleep(LOOK_EVERY_S)
     last.clear()
 
 
