@@ -1,21 +1,12 @@
-"""Every schedule of a small job: all states that can be reached, each once.
-
-Copies and fingerprints are made by one walk over whatever the world, the members and the coordinator are made of, so
-nothing of their state can be forgotten. Fingerprints are 64 bits wide: two of a million states are taken for the same
-with a probability of 3e-8.
-"""
+"""Every schedule of a small job: all states that can be reached, each once."""
 
 import math
-from dataclasses import dataclass, is_dataclass
-from enum import Enum
-from types import FunctionType, MethodType
+from dataclasses import dataclass
 
-from world import Epochs, World
+from branches import Branch
+from world_loops import Epochs
 
 from starprof.sync.protocol.messages import Welcome
-
-PLAIN = (int, float, str, bool, type(None), Enum, FunctionType, type)
-WITHOUT_CONSEQUENCE = {"history", "counted", "checked", "ended_rounds", "faultless"}
 
 
 @dataclass
@@ -39,7 +30,7 @@ def explore(world, max_states, deviations=None):
     """
     found = Explored()
     left = math.inf if deviations is None else deviations
-    seen = {fingerprint(world): left}
+    seen = {world.mark(): left}
     stack = [(world, _choices(world, left))]
     while stack:
         here, choices = stack[-1]
@@ -47,12 +38,12 @@ def explore(world, max_states, deviations=None):
             stack.pop()
             continue
         event, left = choices.pop()
-        there = copied(here, {}) if choices else here  # nobody else needs it any more
+        there = here.branch() if choices else here  # nobody else needs it any more
         there.happen(event)
         there.check()
-        there.coordinator.history.clear()
+        there.coordinator.history.clear()  # of no consequence
         found.transitions += 1
-        mark = fingerprint(there)
+        mark = there.mark()
         if seen.get(mark, -1) >= left:
             continue
         first = mark not in seen
@@ -88,84 +79,9 @@ def _events(world):
     return events
 
 
-def copied(thing, copies):
-    """A copy that shares with the original only what never changes."""
-    kind = type(thing)
-    if isinstance(thing, PLAIN) or _frozen(kind):
-        return thing
-    if kind is list:
-        return [copied(part, copies) for part in thing]
-    if kind is tuple:
-        return tuple([copied(part, copies) for part in thing])
-    if kind is dict:
-        return {key: copied(part, copies) for key, part in thing.items()}
-    if kind is set:
-        return set(thing)
-    if kind is MethodType:
-        return MethodType(thing.__func__, copied(thing.__self__, copies))
-    known = copies.get(id(thing))
-    if known is None:
-        known = copies[id(thing)] = object.__new__(kind)
-        for name in _parts(thing):
-            object.__setattr__(known, name, copied(getattr(thing, name), copies))
-    return known
-
-
-def fingerprint(world):
-    """Equal for equal states."""
-    return hash(_frozen_copy(world))
-
-
-def _frozen_copy(thing):
-    kind = type(thing)
-    if kind is int:
-        return thing if thing >= 0 else ("-", -thing)  # Python gives -1 and -2 the same hash
-    if kind is MethodType or kind is FunctionType:
-        return None
-    if isinstance(thing, PLAIN) or _frozen(kind):
-        return thing
-    if kind is list or kind is tuple:
-        return tuple([_frozen_copy(part) for part in thing])
-    if kind is dict:
-        return tuple([(key, _frozen_copy(thing[key])) for key in sorted(thing)])
-    if kind is set:
-        return frozenset(thing)
-    if kind.__name__ == "World":
-        mail = frozenset((to, close, world_count(thing.mail, (to, close))) for to, close in thing.mail)
-        rest = [_frozen_copy(getattr(thing, n)) for n in _parts(thing) if n not in {*WITHOUT_CONSEQUENCE, "mail"}]
-        return mail, tuple(rest)
-    return tuple([_frozen_copy(getattr(thing, name)) for name in _parts(thing) if name not in WITHOUT_CONSEQUENCE])
-
-
-def world_count(mail, letter):
-    """Letters on their way are a heap without order."""
-    return sum(other == letter for other in mail)
-
-
-_NAMES = {}
-_IS_FROZEN = {}
-
-
-def _frozen(kind):
-    known = _IS_FROZEN.get(kind)
-    if known is None:
-        known = _IS_FROZEN[kind] = is_dataclass(kind) and kind.__dataclass_params__.frozen
-    return known
-
-
-def _parts(thing):
-    kind = type(thing)
-    if hasattr(thing, "__dict__"):
-        return sorted(thing.__dict__)
-    known = _NAMES.get(kind)
-    if known is None:
-        known = _NAMES[kind] = sorted(kind.__slots__)
-    return known
-
-
 def in_rounds(ranks, rounds, mode, options, faults, meetings=False):
     """A job that has just come to rounds, and has so many before it; with meetings, one after every iteration."""
-    world = World(ranks, None, mode, options, faults=faults, epochs=Epochs(1, 1_000))
+    world = Branch(ranks, None, mode, options, faults=faults, epochs=Epochs(1, 1_000))
     while any(member.native for member in world.members.values()):
         world.happen(next(event for event in world.enabled() if event[0] != "fault"))
     begun = max(place.iterations for place in world.place.values())

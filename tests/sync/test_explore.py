@@ -1,17 +1,17 @@
 """Every schedule of small jobs, and every schedule of larger ones that is near to the plain one."""
 
 import pytest
-from explore import copied, explore, fingerprint, in_rounds
+from explore import explore, in_rounds
 
 
-def test_a_copy_goes_its_own_way_and_equal_states_have_equal_fingerprints():
+def test_a_branch_goes_its_own_way_and_equal_states_have_equal_marks():
     world = in_rounds(3, 2, "m-sync", {"m": 2}, [("cut", None)])
-    twin, mark = copied(world, {}), fingerprint(world)
-    assert fingerprint(twin) == mark
+    twin, mark = world.branch(), world.mark()
+    assert twin.mark() == mark
     for _ in range(5):
         twin.happen(twin.enabled()[0])
-    assert fingerprint(world) == mark
-    assert fingerprint(twin) != mark
+    assert world.mark() == mark
+    assert twin.mark() != mark
 
 
 @pytest.mark.parametrize("mode", ["ssgd", "asgd"])
@@ -28,7 +28,9 @@ def test_every_schedule_of_two_ranks_with_a_crash():
 
 
 @pytest.mark.parametrize("meetings", [False, True])
-@pytest.mark.parametrize(("mode", "options"), [("m-sync", {"m": 2}), ("asgd", {}), ("ssp", {"s": 1})])
+@pytest.mark.parametrize(
+    ("mode", "options"), [("m-sync", {"m": 2}), ("asgd", {}), ("ssp", {"s": 1}), ("local-sgd", {"period": 2})]
+)
 def test_every_schedule_next_to_the_plain_one_of_three_ranks_with_a_crash_or_a_cut(mode, options, meetings):
     world = in_rounds(3, 2, mode, options, [("cut", None), ("crash", None)], meetings)
     found = explore(world, 100_000, deviations=1)

@@ -92,7 +92,7 @@ def test_once_all_have_paused_all_go_on_from_one_version_under_a_new_policy():
         assert messages(coordinator.told(Pause(rank, 1, 10, 3)), Gathered) == []
     before = coordinator.policy
     sent = coordinator.told(Pause(1, 1, 10, 3))
-    assert messages(sent, Gathered) == [(rank, Gathered(1, 1, 5, native=False)) for rank in range(3)]
+    assert messages(sent, Gathered) == [(rank, Gathered(1, 1, 5, native=False, serial=4)) for rank in range(3)]
     assert coordinator.policy is not before
     assert (coordinator.policy.version, coordinator.policy.members) == (5, [0, 1, 2])
 
@@ -107,7 +107,8 @@ def test_a_meeting_is_a_way_back_to_native_steps_unless_a_rank_is_lost():
         sent = coordinator.told(Pause(1, 1, 10, 2))
         if not lost:
             sent = coordinator.told(Pause(2, 1, 10, 2))
-        assert messages(sent, Gathered)[0] == (0, Gathered(1, 1, 2, native=not lost))
+        gone = (2,) if lost else ()
+        assert messages(sent, Gathered)[0] == (0, Gathered(1, 1, 2, native=not lost, serial=1, lost=gone))
         assert (coordinator.policy is None) is not lost
 
 
@@ -138,7 +139,7 @@ def test_whoever_has_not_heard_of_the_end_of_a_meeting_hears_it_again():
     member.told(Commit(1, 1, 2))
     member.boundary()
     member.pause(10)
-    assert (0, Gathered(1, 1, 2, native=False)) in coordinator.told(member.hello())
+    assert (0, Gathered(1, 1, 2, native=False, serial=1)) in coordinator.told(member.hello())
 
 
 @pytest.mark.parametrize("native", [False, True])

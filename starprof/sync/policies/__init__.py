@@ -8,12 +8,14 @@ from collections.abc import Iterable, Mapping
 from starprof.errors import UsageError
 from starprof.sync.policies.asgd import Asgd
 from starprof.sync.policies.base import (
+    NO_STEPS,
     Arrived,
     Decision,
     Event,
     Gradient,
     Joined,
     Left,
+    LocalSteps,
     Policy,
     Predicted,
     Scored,
@@ -38,12 +40,14 @@ from starprof.sync.policies.zeno import ZenoPlusPlus
 
 __all__ = [
     "MODES",
+    "NO_STEPS",
     "Arrived",
     "Decision",
     "Event",
     "Gradient",
     "Joined",
     "Left",
+    "LocalSteps",
     "Policy",
     "Predicted",
     "Scored",

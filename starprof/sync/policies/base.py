@@ -11,6 +11,7 @@ between the parameters it was computed on and the update that it goes into.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -25,12 +26,37 @@ class Gradient:
         number: the worker's how-many-th, from 0; with `worker` it names the gradient.
         version: of the parameters that it was computed on.
         samples: how many it is the mean of.
+        steps: that its worker has made on its own since that version; then its state is handed in, and no gradient.
     """
 
     worker: int
     number: int
     version: int
     samples: int = 1
+    steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSteps:
+    """What workers do between two averagings of their states, where they step on their own.
+
+    Attributes:
+        period: steps that each makes; 0: none, every gradient is handed in.
+        groups: workers that share the mean of their gradients in each of these steps; all others step alone.
+    """
+
+    period: int = 0
+    groups: tuple[tuple[int, ...], ...] = ()
+
+    def among(self, workers: Iterable[int]) -> LocalSteps:
+        """The same for some of the workers."""
+        here = set(workers)
+        groups = [tuple(worker for worker in group if worker in here) for group in self.groups]
+        return LocalSteps(self.period, tuple(group for group in groups if len(group) > 1))
+
+
+NO_STEPS = LocalSteps()
+"""Every gradient is handed in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +200,7 @@ class Policy(ABC):
         name: as users write it.
         drops: whether a gradient of a worker that stays may be thrown away.
         max_staleness: no gradient older than this goes into an update, whatever happens; None: there is no such bound.
+            It never falls: a gradient that was let go when more was allowed may still be on its way.
         members: workers that take part, in order.
         version: updates so far.
         waiting: what has been handed in by workers that wait, in order of arrival.
@@ -193,6 +220,16 @@ class Policy(ABC):
     def max_staleness(self) -> int | None:
         """See the class."""
         return 0
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether a round is made of those that come first, so that one does without a worker that comes later."""
+        return False
+
+    @property
+    def local_steps(self) -> LocalSteps:
+        """What workers of a running job do on their own; then its rounds are averagings, of all workers."""
+        return NO_STEPS
 
     def decide(self, event: Event) -> Decision:
         """What follows from an event.
@@ -279,7 +316,8 @@ class Policy(ABC):
 
     def _check(self, gradient: Gradient) -> None:
         worker = gradient.worker
-        if worker not in self.members:
+        place = bisect_left(self.members, worker)  # they are in order, and may be many
+        if self.members[place : place + 1] != [worker]:
             raise ValueError(f"worker {worker} does not take part")
         if worker in self.waiting:
             raise ValueError(f"worker {worker} waits and can't have computed another gradient")

@@ -38,19 +38,22 @@ class DynamicX(Policy):
         self.threshold = threshold
         if sorted(worker for group in self.groups for worker in group) != self.members:
             raise ValueError("every worker must be in one group")
+        self._all_fresh = len(self.groups) <= 1
 
     @property
     def max_staleness(self) -> int | None:
-        """With one group nothing is ever late."""
-        return 0 if len(self.groups) == 1 else None
+        """With one group all along nothing is ever late."""
+        return 0 if self._all_fresh else None
 
     def _predicted(self, iteration_s: Mapping[int, float], draft: Draft) -> None:  # noqa: ARG002
         known = {worker: iteration_s[worker] for worker in self.members if worker in iteration_s}
         self.groups = by_speed(known, self.threshold) + [[w] for w in self.members if w not in known]
+        self._all_fresh &= len(self.groups) <= 1
 
     def _join(self, worker: int, draft: Draft) -> None:
         super()._join(worker, draft)
         self.groups.append([worker])
+        self._all_fresh &= len(self.groups) <= 1
 
     def _leave(self, worker: int, draft: Draft) -> None:
         super()._leave(worker, draft)

@@ -32,6 +32,11 @@ class Eager(Policy):
     def _drawn(self) -> int | None:
         return self._draw.choice(self.members) if self.majority and self.members else None
 
+    def _join(self, worker: int, draft: Draft) -> None:
+        super()._join(worker, draft)
+        if self.initiator is None:
+            self.initiator = self._drawn()
+
     def _leave(self, worker: int, draft: Draft) -> None:
         super()._leave(worker, draft)
         if worker == self.initiator:

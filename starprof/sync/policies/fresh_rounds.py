@@ -31,6 +31,11 @@ class FreshRounds(Policy):
         """Older ones are dropped."""
         return self.staleness_cap
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whoever is late."""
+        return True
+
     @abstractmethod
     def _closes(self, at_s: float, draft: Draft) -> list[int]:
         """Who makes up the round that closes now, in order of arrival; nobody: it stays open."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from starprof.sync.policies.base import Draft, Gradient, Policy, Update, mean
+from starprof.sync.policies.base import Draft, Gradient, LocalSteps, Policy, Update, mean
 
 
 class LocalSgd(Policy):
@@ -22,6 +22,11 @@ class LocalSgd(Policy):
         super().__init__(workers, version=version)
         self.period = period
         self._steps: dict[int, int] = {}
+
+    @property
+    def local_steps(self) -> LocalSteps:
+        """See the class."""
+        return LocalSteps(self.period)
 
     def _arrived(self, gradient: Gradient, at_s: float, draft: Draft) -> None:  # noqa: ARG002
         worker = gradient.worker
@@ -76,6 +81,11 @@ class Hierarchical(Policy):
             raise ValueError(f"the period must be at least 1 step, not {period}")
         self.period = period
         self._steps = [0] * len(self.groups)
+
+    @property
+    def local_steps(self) -> LocalSteps:
+        """See the class."""
+        return LocalSteps(self.period, tuple(map(tuple, self.groups))).among(self.members)
 
     def _join(self, worker: int, draft: Draft) -> None:
         super()._join(worker, draft)

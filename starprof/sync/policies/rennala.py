@@ -24,6 +24,11 @@ class Rennala(Policy):
         self.batch = batch
         self._collected: list[Gradient] = []
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whoever is late."""
+        return True
+
     def _arrived(self, gradient: Gradient, at_s: float, draft: Draft) -> None:  # noqa: ARG002
         (self._collected if gradient.version == self.version else draft.dropped).append(gradient)
         draft.release.append(gradient.worker)

@@ -25,11 +25,12 @@ class RingX(Policy):
         self.x = x
         self.ring: list[int] = []
         self._iteration_s: Mapping[int, float] = {}
+        self._all_fresh = x >= len(self.members)
 
     @property
     def max_staleness(self) -> int | None:
-        """With everybody in the ring nothing is ever late."""
-        return 0 if self.x >= len(self.members) else None
+        """With everybody in the ring all along nothing is ever late."""
+        return 0 if self._all_fresh else None
 
     @property
     def parents(self) -> dict[int, int]:
@@ -43,6 +44,7 @@ class RingX(Policy):
 
     def _join(self, worker: int, draft: Draft) -> None:
         super()._join(worker, draft)
+        self._all_fresh &= self.x >= len(self.members)
         if 0 < len(self.ring) < self.x:
             self.ring = sorted([*self.ring, worker])
 

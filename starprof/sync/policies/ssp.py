@@ -20,11 +20,15 @@ class Ssp(Policy):
         self.s = s
         self._done = dict.fromkeys(self.members, 0)
         self._ahead: list[int] = []
+        self._came = len(self.members)
 
     @property
     def max_staleness(self) -> int:
-        """The others make at most s + 1 updates each before and s after the slow one's last, while it computes."""
-        return (2 * self.s + 1) * max(0, len(self.members) - 1)
+        """The others make at most s + 1 updates each before and s after the slow one's last, while it computes.
+
+        Whoever comes anew, for the first time or again, may make as many once more.
+        """
+        return (2 * self.s + 1) * max(0, self._came - 1)
 
     def _arrived(self, gradient: Gradient, at_s: float, draft: Draft) -> None:  # noqa: ARG002
         self._apply([gradient], shared(1, len(self.members)), draft)
@@ -40,6 +44,7 @@ class Ssp(Policy):
         # A newcomer starts level with the slowest: its past must not hold up the others.
         start = min(self._done.values(), default=0)
         super()._join(worker, draft)
+        self._came += 1
         self._done[worker] = start
 
     def _leave(self, worker: int, draft: Draft) -> None:

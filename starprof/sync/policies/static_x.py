@@ -21,11 +21,21 @@ class StaticX(Policy):
             raise ValueError(f"x must be at least 1, not {x}")
         super().__init__(workers, version=version)
         self.x = x
+        self._all_fresh = x >= len(self.members)
 
     @property
     def max_staleness(self) -> int | None:
-        """With x = N nothing is ever late."""
-        return 0 if self.x >= len(self.members) else None
+        """With x = N all along nothing is ever late."""
+        return 0 if self._all_fresh else None
+
+    def _join(self, worker: int, draft: Draft) -> None:
+        super()._join(worker, draft)
+        self._all_fresh &= self.x >= len(self.members)
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whoever is late, for the moment; with x = N nobody is."""
+        return self.x < len(self.members)
 
     def _settle(self, at_s: float, draft: Draft) -> None:  # noqa: ARG002
         while self.members and len(self.waiting) >= min(self.x, len(self.members)):

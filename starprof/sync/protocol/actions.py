@@ -72,11 +72,20 @@ class SkipLimit:
 class Resume:
     """The training thread may go on from where it has paused, on parameters of this version, like everybody else.
 
-    What was applied between the pause and this is to be applied in full: no step of the user's own belongs to it.
+    What was applied between the pause and this is to be applied in full: no step of the user's own belongs to it. So
+    many iterations are passed over before the next one: then all are equally far.
     """
 
     version: int
     native: bool
+    skip: int = 0
 
 
-Action = Send | Reduce | Deliver | Fetch | Apply | Begin | PullState | SkipLimit | Resume
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The ranks can't go on together: the training thread ends with an error that says why."""
+
+    reason: str
+
+
+Action = Send | Reduce | Deliver | Fetch | Apply | Begin | PullState | SkipLimit | Resume | GiveUp

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 from starprof.sync.protocol.messages import Close
 
+MAX_WANTED = 1_000
+"""Rounds whose results others wait for; more are no job's."""
+
 
 @dataclass(slots=True)
 class Entry:
@@ -27,12 +30,25 @@ class Log:
         entries: closed rounds.
         refused: by round, the newest attempt whose result is not taken any more.
         early: results that came before the word on their round.
+        wanted: who has asked for results that are not here yet.
     """
 
     held: int
     entries: dict[int, Entry] = field(default_factory=dict)
     refused: dict[int, int] = field(default_factory=dict)
     early: dict[int, Close] = field(default_factory=dict)
+    wanted: dict[int, set[int]] = field(default_factory=dict)
+    floor: int = 0
+
+    @property
+    def closes(self) -> tuple[Close, ...]:
+        """The newest word on each round that is remembered."""
+        return tuple(self.entries[number].close for number in sorted(self.entries))
+
+    @property
+    def also_held(self) -> tuple[int, ...]:
+        """Rounds from `held` on whose result is here."""
+        return tuple(number for number in sorted(self.entries) if number >= self.held and self.entries[number].held)
 
     def holds(self, number: int) -> bool:
         """Whether the result of a round is here."""
@@ -56,9 +72,24 @@ class Log:
 
     def trim(self, floor: int) -> None:
         """Forget rounds before `floor`: nobody asks for them any more."""
+        if floor <= self.floor:
+            return
+        self.floor = floor
         for number in [number for number in self.entries if number < floor]:
             del self.entries[number]
             self.refused.pop(number, None)
+        self.wanted = {number: ranks for number, ranks in self.wanted.items() if number >= floor}
+
+    def ask(self, number: int, rank: int) -> Close | None:
+        """Another rank wants a round's result: it is here, or is to be sent when it is (`asked_for`)."""
+        close = self.kept(number)
+        if close is None and number >= self.held and (number in self.wanted or len(self.wanted) < MAX_WANTED):
+            self.wanted.setdefault(number, set()).add(rank)
+        return close
+
+    def asked_for(self, number: int) -> list[int]:
+        """Who has asked for a result that is here now."""
+        return sorted(self.wanted.pop(number, ()))
 
     def closed(self, close: Close) -> bool:
         """The coordinator has closed a round, or has it tried again; whether its result is still missing here."""

@@ -1,49 +1,50 @@
-"""A rank's side of the round protocol: what it may begin, hold, apply, and say. No socket, no thread, no tensor.
+"""A rank's side of the round protocol: what it is told, and says of itself. No socket, no thread, no tensor.
 
 The engine tells what has happened (methods) and carries out what comes back (`Action`s). Its threads share one member,
-behind the engine's lock.
+behind the engine's lock. What the training thread may do then is in `stepping`, who holds which result in `results`.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from enum import Enum
-
+from starprof.sync.policies import NO_STEPS, LocalSteps
 from starprof.sync.protocol.actions import (
     Action,
     Apply,
     Begin,
     Deliver,
     Fetch,
+    GiveUp,
     PullState,
     Reduce,
     Resume,
     Send,
     SkipLimit,
 )
-from starprof.sync.protocol.log import Entry, Log
 from starprof.sync.protocol.messages import (
     Abort,
-    Answer,
     Arrive,
     Close,
     Commit,
-    Failed,
     Gathered,
     Go,
     Hello,
     Leave,
     Meet,
+    Over,
+    Parted,
     Pause,
     Prepare,
-    Prepared,
     Query,
+    Refuse,
     Rejoin,
     Take,
     ToRank,
     Welcome,
+    Wished,
 )
-from starprof.sync.protocol.own import MeetingPoint, OwnGradients
+from starprof.sync.protocol.stepping import At, Stepping
+from starprof.sync.protocol.switching import SwitchAtRank
+from starprof.sync.transfers import Sent
 
 __all__ = [
     "Action",
@@ -52,6 +53,7 @@ __all__ = [
     "Begin",
     "Deliver",
     "Fetch",
+    "GiveUp",
     "Member",
     "PullState",
     "Reduce",
@@ -61,58 +63,29 @@ __all__ = [
 ]
 
 
-class At(Enum):
-    """Where the training thread is."""
-
-    COMPUTING = "computing"
-    WAITING = "waiting for its release"
-    BOUNDARY = "between two native steps"
-    MEETING = "paused, waiting for all the others to pause"
-    PULLING = "waiting for another rank's state"
-    DONE = "done"
-
-
-class Member:
+class Member(Stepping):
     """One rank in the protocol.
 
     Attributes:
-        rank: its number.
-        version: updates that its parameters have seen.
-        native: whether steps are native ones.
-        at: where its training thread is.
+        epoch: newest that it belongs to.
     """
 
     def __init__(self, rank: int, world: tuple[int, ...], *, version: int = 0) -> None:
         """Begin in native steps, with the first one allowed."""
-        self.rank = rank
-        self.world = world
-        self.version = version
-        self.native = True
-        self.at = At.BOUNDARY
+        super().__init__(rank, world, version)
         self.epoch = 0
-        self._log = Log(version)
-        self._own = OwnGradients(rank)
-        self._meeting = MeetingPoint()
-        self._go: int | None = None
-        self._prepared: int | None = None
-        self._commit: Commit | None = None
-        self._newest: Close | None = None
-        self._outside = False
-        self._limit: int | None = None
+        # Of the newest word on what was decided: its serial, and who was taken for lost then.
+        self._newest: tuple[int, tuple[int, ...]] = (0, ())
         self._loss = 0
-        self._out: list[Action] = []
-
-    @property
-    def meetings(self) -> int:
-        """How many are behind it."""
-        return self._meeting.meetings
+        self._refuses = ""
+        self._wished: Wished | None = None
 
     # What the training thread tells.
 
     def boundary(self) -> list[Action]:
         """It stands before its next step: `Begin` comes back, now or after another event."""
         if self.at is At.COMPUTING:
-            self._out.append(Begin(self.version, self.native))  # allowed already, by the end of a step or of a meeting
+            self._do(Begin(self.version, self.native))  # allowed already, by the end of a step or of a meeting
         self._move_on()
         return self._flushed()
 
@@ -125,23 +98,27 @@ class Member:
         self._move_on()
         return self._flushed()
 
-    def gradient(self, samples: int = 1, iterations: int | None = None) -> list[Action]:
-        """Its gradient of this step is there, and it waits.
+    def gradient(
+        self, samples: int = 1, iterations: int | None = None, steps: int = 0, sent: tuple[Sent, ...] = ()
+    ) -> list[Action]:
+        """Its gradient of this step is there, or its state after steps of its own, and it waits.
 
         Args:
             samples: that the gradient is the mean of.
             iterations: of the loop with this one, skipped ones too. Without it, native steps may follow on any round
                 that all have part in; with it, only where all are equally far.
+            steps: of its own since this version; 0: it is a gradient.
+            sent: what is known of its part in reductions since it last told.
         """
-        gradient = self._own.next(self.version, samples, iterations)
-        if self.at is At.PULLING:
-            return []  # it was computed on a state that is void, and goes with it
+        gradient = self._own.next(self.version, samples, iterations, steps)
+        if self.void:
+            return self._asks_for_state()  # it was computed on a state that is void, and goes with it
         self.at = At.WAITING
         self._go = None
-        self._out.append(Send(Arrive(self.rank, gradient, self._log.held, iterations)))
+        self._do(Send(Arrive(self.rank, gradient, self._log.held, iterations, sent)))
         return self._flushed()
 
-    def pause(self, index: int) -> list[Action]:
+    def pause(self, index: int, place: str = "") -> list[Action]:
         """It stands where all ranks come together, such as the end of an epoch, instead of computing its next gradient.
 
         `Resume` comes back. In native steps it does so without the others: they take the same steps, and stand at the
@@ -151,71 +128,83 @@ class Member:
 
         Args:
             index: loop iterations behind it, skipped ones too. The others may skip as far, and no further.
+            place: the collective that it stands before; "" at the end of an epoch. Where others stand at the end of an
+                epoch, those go on first, and it waits until they come to a collective too.
         """
-        if self.at is At.PULLING:
-            return []
+        if self.void:
+            return self._asks_for_state()
         if self.native and self.at is At.COMPUTING:
-            self._out.append(Resume(self.version, native=True))
+            self._do(Resume(self.version, native=True))
             return self._flushed()
         self.at = At.MEETING
-        self._meeting.paused = Pause(self.rank, self.meetings + 1, index, self._log.held)
+        self._meeting.paused = Pause(self.rank, self.meetings + 1, index, self._log.held, place)
         if not self.native:
-            self._out.append(Send(self._meeting.paused))
+            self._do(Send(self._meeting.paused))
         self._move_on()
+        return self._flushed()
+
+    def refuse(self, reason: str) -> list[Action]:
+        """Its loop has turned out to be one that can't be in rounds: the job goes back to native steps."""
+        self._refuses = reason
+        self._do(Send(Refuse(self.rank, reason)))
         return self._flushed()
 
     def done(self) -> list[Action]:
         """Its training is over."""
         self.at = At.DONE
-        self._out.append(Send(Leave(self.rank)))
+        self._do(Send(Leave(self.rank, self.version)))
         return self._flushed()
 
-    def pulled(self, version: int, log: list[Close], meetings: int | None = None) -> list[Action]:
+    def pulled(
+        self, version: int, log: list[Close], meetings: int | None = None, local: LocalSteps | None = None
+    ) -> list[Action]:
         """Another rank's state is here.
 
         Args:
             version: of its parameters.
             log: rounds that it holds beyond.
             meetings: that are behind it (`Member.meetings`); None: as many as behind this rank.
+            local: steps of their own that ranks make on it (`Member.local`); None: gradients are handed in.
         """
         if self.at is not At.PULLING:
             return []
         self.version = version
-        self._log = Log(version, {c.round: Entry(c, held=True) for c in log})
-        self._log.advance()
+        self.local = local or NO_STEPS
+        self._results.restart(version, log)
         self._own.void()
-        self._prepared = self._commit = self._meeting.gathered = None
+        self._switch = SwitchAtRank(self.rank)
+        self._meeting.gathered = None
         self.at = At.WAITING
         self._go = None
         self._outside = True
         self._meeting.meetings = self.meetings if meetings is None else meetings
-        self._out.append(Send(self.hello()))
+        self._do(Send(self.hello()))
         return self._flushed()
 
     # What the data plane tells.
 
     def reduced(self, number: int, attempt: int) -> list[Action]:
         """A reduction has come to its end here."""
-        entry = self._log.entries.get(number)
-        if entry is not None and entry.close.attempt == attempt and self._log.take(entry.close):
-            if entry.close.leader == self.rank:
-                others = [other for other in self.world if other not in entry.close.members]
-                self._out += [Deliver(other, entry.close) for other in others]
+        if not self.void and self._results.reduced(number, attempt):
             self._move_on()
         return self._flushed()
 
     def reduction_failed(self, number: int, attempt: int) -> list[Action]:
         """A reduction has failed here."""
-        if not self._log.holds(number) and attempt > self._log.refused.get(number, -1):
-            self._log.refused[number] = attempt
-            self._out.append(Send(Failed(self.rank, number, attempt)))
+        self._results.reduction_failed(number, attempt)
         return self._flushed()
 
     def received(self, close: Close) -> list[Action]:
         """Another rank has sent a result."""
-        if self._log.take(close):
+        if not self.void and self._results.received(close):
             self._noted(close)
             self._move_on()
+        return self._flushed()
+
+    def asked(self, rank: int, number: int) -> list[Action]:
+        """Another rank wants a round's result: it gets it now, or as soon as it is here."""
+        if not self.void:
+            self._results.asked(rank, number)
         return self._flushed()
 
     def can_deliver(self, number: int) -> Close | None:
@@ -231,187 +220,98 @@ class Member:
             self.rank,
             self.epoch,
             log.held,
-            tuple(log.entries[k].close for k in sorted(log.entries)),
-            tuple(k for k in sorted(log.entries) if k >= log.held and log.entries[k].held),
+            log.closes,
+            log.also_held,
             tuple(self._own.open),
             self.at is At.WAITING and self._go is None,
             self.native,
-            self._commit,
+            self._switch.commit,
             self.at is At.DONE,
-            self._newest.serial if self._newest is not None else 0,
-            self._newest.lost if self._newest is not None else (),
+            *self._newest,
             self._own.number,
             self._outside,
             self._loss,
-            self.at is At.PULLING,
+            self.void,
             self._own.void_before,
             self.meetings,
             self._meeting.paused if self.at is At.MEETING and not self.native else None,
             self._meeting.gathered,
             self._own.iterations,
+            log.entries[log.held - 1].close.local if log.held > self.version else self.local,
+            self._refuses,
+            self._wished,
+            self.version,
         )
 
     def told(self, message: ToRank) -> list[Action]:
         """The coordinator has said something."""
-        if message.epoch < self.epoch:
+        if not self._heard(message):
             return []
-        self.epoch = message.epoch
-        if self.at is At.PULLING and not isinstance(message, Rejoin):
-            return []  # what is said on rounds is said again once it knows where it stands
         match message:
             case Close():
                 self._closed(message)
             case Go():
                 self._released(message)
             case Query():
-                self._asked(message)
+                self._results.queried(message)
             case Take():
-                self._told_to_take(message)
+                self._results.told_to_take(message)
             case Prepare() | Commit() | Abort():
                 self._switching(message)
             case Rejoin() if self.at is not At.DONE:
-                self.at = At.PULLING
-                self.native = False
-                self._loss = message.loss
-                self._limited(None)
-                self._out.append(PullState(message.holder, message.version))
-            case Meet() if message.meeting > self.meetings:
-                self._limited(message.index)
-            case Gathered():
-                self._meeting.over(message)
-            case Welcome() | Rejoin() | Meet():
+                self._voided(message)
+            case Meet() | Gathered() | Over():
+                self._of_meetings(message)
+            case Wished():
+                self._wished = message
+            case Welcome() | Rejoin() | Parted():
                 pass
         self._move_on()
         return self._flushed()
 
     # What follows.
 
-    def _switching(self, message: Prepare | Commit | Abort) -> None:
-        """Native steps are about to end, end at a version, or go on after all."""
-        if isinstance(message, Prepare):
-            self._prepared = message.switch
-            # Whoever has still to apply the round that ends the rounds promises when it has.
-            if self.native and self.at is not At.DONE:
-                self._promise(self.version + (self.at is At.COMPUTING))
-            return
-        self._prepared = None
-        if isinstance(message, Commit):
-            self._commit = message
+    def _heard(self, message: ToRank) -> bool:
+        """Whether it is to be acted on: what is said on rounds to a void rank is said again once it has a state."""
+        if message.epoch < self.epoch:
+            return False
+        self.epoch = message.epoch
+        return not self.void or isinstance(message, Rejoin | Over | Wished)
 
-    def _promise(self, version: int) -> None:
-        assert self._prepared is not None
-        self._out.append(Send(Prepared(self.rank, self._prepared, version)))
+    def _voided(self, rejoin: Rejoin) -> None:
+        """Its state counts no more. While it computes another one's would only grow old: it asks when it has done."""
+        self._loss = rejoin.loss
+        self._results.restart(self.version)
+        self._limited(None)
+        if self.at is At.VOID or (self.at is At.COMPUTING and not self.native):
+            self.at = At.VOID
+            return
+        self.at = At.PULLING
+        self.native = False
+        self._do(PullState(rejoin.holder, rejoin.version))
+
+    def _asks_for_state(self) -> list[Action]:
+        if self.at is At.VOID:
+            self.at = At.PULLING
+            self._do(Send(self.hello()))
+        return self._flushed()
+
+    def _of_meetings(self, message: Meet | Gathered | Over) -> None:
+        match message:
+            case Meet() if message.meeting > self.meetings:
+                self._limited(message.index)
+            case Gathered():
+                self._decided_without(message)
+                self._meeting.over(message)
+            case Over():
+                self._do(GiveUp(message.reason))
 
     def _closed(self, close: Close) -> None:
-        if self._newest is None or close.serial > self._newest.serial:
-            self._newest = close
-        known = self._log.entries.get(close.round)
-        if close.round < self._log.held or (known is not None and (known.held or known.close.attempt >= close.attempt)):
-            self._noted(close)
-            return
-        self._log.trim(min(close.floor, self.version))
-        missing = self._log.closed(close)
+        self._decided_without(close)
+        self._results.closed(close, self.version)
         self._noted(close)
-        if missing and self.rank in close.members and not self._log.refuses(close):
-            if self._own.in_void(close):
-                self._log.refused[close.round] = close.attempt
-                self._out.append(Send(Failed(self.rank, close.round, close.attempt)))
-            else:
-                self._out.append(Reduce(close))
 
-    def _noted(self, close: Close) -> None:
-        """Which of its gradients a round uses, and whether it is released by it."""
-        self._meeting.over(Gathered(close.epoch, close.meeting, close.met_at, native=False))
-        releases = self._own.used(close) and self.rank in close.release
-        if releases and self.at is At.WAITING and self._go is None:
-            self._go = close.round + 1
-
-    def _released(self, go: Go) -> None:
-        if not go.kept:
-            self._own.dropped(go.number)
-        if self.at is At.WAITING and self._go is None and go.number == self._own.number - 1:
-            self._go = go.version
-
-    def _asked(self, query: Query) -> None:
-        entry, holds = self._log.entries.get(query.round), self._log.holds(query.round)
-        if not holds:
-            self._log.refused[query.round] = max(query.attempt, self._log.refused.get(query.round, -1))
-        gives = entry is not None and entry.held
-        self._out.append(Send(Answer(self.rank, query.round, query.attempt, holds, gives)))
-
-    def _told_to_take(self, take: Take) -> None:
-        if self._log.holds(take.round):
-            return
-        # The outcome is fixed: what was refused before is what everybody takes now.
-        self._log.refused.pop(take.round, None)
-        self._out.append(Fetch(take.holder, take.round, take.attempt))
-
-    def _limited(self, index: int | None) -> None:
-        if index != self._limit:
-            self._limit = index
-            self._out.append(SkipLimit(index))
-
-    def _move_on(self) -> None:
-        """Apply what may be applied, and begin what may be begun."""
-        if self.at is At.WAITING and self._go is not None and self._log.held >= self._go:
-            self._released_now()
-        elif self.at is At.MEETING and not self.native:
-            self._stands()
-        elif self.at in {At.BOUNDARY, At.MEETING} and self.native:
-            self._between_native_steps()
-
-    def _between_native_steps(self) -> None:
-        if self._commit is not None and self.version >= self._commit.version:
-            self.native = False
-            if self.at is At.MEETING:
-                assert self._meeting.paused is not None
-                self._out.append(Send(self._meeting.paused))
-                self._stands()
-                return
-        elif self._prepared is not None:
-            return
-        kind = Begin if self.at is At.BOUNDARY else Resume
-        self.at = At.COMPUTING
-        self._out.append(kind(self.version, self.native))
-
-    def _released_now(self) -> None:
-        self._apply_held(self._log.held)
-        self._go = None
-        self._outside = False
-        if self.native and self._prepared is not None:
-            self.at = At.BOUNDARY
-            self._promise(self.version)
-            return
-        self.at = At.COMPUTING
-        self._out.append(Begin(self.version, self.native))
-
-    def _stands(self) -> None:
-        """Where it has paused it applies what was closed before everybody had, and goes on once that is all."""
-        self._apply_held(self._meeting.may_apply(self._log, self.version))
-        end, paused = self._meeting.end, self._meeting.paused
-        if end is not None and self.version >= end.version:
-            self._meeting.meetings = end.meeting
-            self.native = end.native
-            self._commit = None if self.native else self._commit
-            self.at = At.COMPUTING
-            self._limited(None)
-            if self.native and self._prepared is not None:
-                self._promise(self.version + 1)
-            self._out.append(Resume(self.version, self.native))
-        elif end is None and paused is not None and paused.held < self._log.held:
-            self._meeting.paused = replace(paused, held=self._log.held)
-            self._out.append(Send(self._meeting.paused))
-
-    def _apply_held(self, until: int) -> None:
-        while self.version < until:
-            close = self._log.entries[self.version].close
-            self._out.append(Apply(close))
-            self.version += 1
-            if close.native:
-                self.native = True
-                self._commit = None
-                break
-
-    def _flushed(self) -> list[Action]:
-        out, self._out = self._out, []
-        return out
+    def _decided_without(self, word: Close | Gathered) -> None:
+        """What it was decided without, the next coordinator is to know: else it would let them go on beside it."""
+        if word.serial > self._newest[0]:
+            self._newest = word.serial, word.lost

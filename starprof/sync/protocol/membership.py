@@ -19,8 +19,9 @@ class RankState:
         last_number: of the gradients it has handed in.
         loss: names its being lost, for the state that it is to get; None: it is to be told to get one, or again.
         holder: whose state that is.
-        held: it holds the results of all rounds before this one.
+        held: it holds the results of all rounds before this one; has it left, they are in its state.
         iterations: of its loop, as it said with its last gradient.
+        behind: it is taken for lost for being too far behind, not for being silent.
     """
 
     connected: bool = False
@@ -33,10 +34,36 @@ class RankState:
     holder: int | None = None
     held: int = 0
     iterations: int | None = None
+    behind: bool = False
 
-    def holds(self, held: int) -> None:
-        """It holds all rounds before `held`."""
-        self.held = max(self.held, held)
+
+class Floor:
+    """The lowest of some numbers, one of each rank, kept as they change: nothing is done for each rank each time."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self.value = 0
+        self._of: dict[int, int] = {}
+        self._ranks_at: dict[int, int] = {}
+
+    def put(self, rank: int, number: int | None) -> None:
+        """A rank's number has changed; None: it counts no more."""
+        before = self._of.pop(rank, None)
+        if before is not None:
+            self._ranks_at[before] -= 1
+            if not self._ranks_at[before]:
+                del self._ranks_at[before]
+        if number is not None:
+            self._of[rank] = number
+            self._ranks_at[number] = self._ranks_at.get(number, 0) + 1
+        if number is not None and number < self.value:
+            self.value = number
+        elif self.value not in self._ranks_at:
+            self.value = min(self._ranks_at, default=self.value)  # what was forgotten stays so
+
+    def lowest(self) -> list[int]:
+        """The ranks whose number it is."""
+        return [rank for rank, number in self._of.items() if number == self.value]
 
 
 class Membership:
@@ -45,6 +72,9 @@ class Membership:
     def __init__(self, ranks: Iterable[int]) -> None:
         """Nobody is connected yet."""
         self.ranks = {rank: RankState() for rank in ranks}
+        self._floor = Floor()
+        for rank in self.ranks:
+            self._floor.put(rank, 0)
 
     @property
     def here(self) -> list[int]:
@@ -62,14 +92,53 @@ class Membership:
         return tuple(rank for rank, known in self.ranks.items() if known.lost)
 
     @property
+    def coming(self) -> list[int]:
+        """Ranks that train, or will again as soon as they have another rank's state."""
+        return [rank for rank, known in self.ranks.items() if not known.left and (known.connected or not known.lost)]
+
+    @property
     def complete(self) -> bool:
         """Whether all train, none lost: native steps need everybody."""
         return len(self.live) == len(self.ranks)
 
     @property
     def floor(self) -> int:
-        """All that are not lost hold the rounds before this one."""
-        return min((self.ranks[rank].held for rank in self.here), default=0)
+        """All that train hold the rounds before this one, or don't need them."""
+        return self._floor.value
+
+    @property
+    def lowest(self) -> list[int]:
+        """Ranks that hold no more than that."""
+        return self._floor.lowest()
+
+    def holds(self, rank: int, held: int) -> None:
+        """A rank holds all rounds before `held`."""
+        known = self.ranks[rank]
+        if held > known.held and not known.left:
+            known.held = held
+            self._count(rank)
+
+    def mark(self, rank: int, *, lost: bool, held: int | None = None) -> None:
+        """A rank is taken for lost; or takes part again, and holds all rounds before `held`."""
+        known = self.ranks[rank]
+        known.lost, known.loss, known.behind = lost, None, False
+        known.held = known.held if held is None else held
+        self._count(rank)
+
+    def leaves(self, rank: int, version: int | None = None) -> None:
+        """A rank's training is over; its state stays that of a version, whatever else it comes to hold."""
+        known = self.ranks[rank]
+        known.left = True
+        known.held = known.held if version is None else version
+        self._count(rank)
+
+    def keep_for(self, rank: int, version: int | None) -> None:
+        """A rank that is taken for lost gets a state of this version or a newer one; None: it does not just now."""
+        self._floor.put(rank, version)
+
+    def _count(self, rank: int) -> None:
+        known = self.ranks[rank]
+        self._floor.put(rank, None if known.lost or known.left else known.held)
 
     @property
     def in_rounds(self) -> bool:

@@ -1,7 +1,8 @@
 """What the ranks and their coordinator say to each other. Nothing here carries a tensor.
 
 A *round* is one entry of the log of updates that every rank applies in the same order: round k makes version k + 1 of
-the parameters out of version k. An *attempt* is one try to reduce a round's gradients among those who contribute to it;
+the parameters out of version k. In most modes it is made of gradients; where ranks step on their own, of their states.
+An *attempt* is one try to reduce a round's gradients among those who contribute to it;
 another one follows when a contributor is lost on the way. An *epoch* is the reign of one coordinator.
 """
 
@@ -9,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from starprof.sync.policies import Gradient
+from starprof.sync.policies import NO_STEPS, Gradient, LocalSteps
+from starprof.sync.transfers import Sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +27,11 @@ class Close:
         release: ranks that go on once they have applied the round.
         native: all ranks are equally far, and go on with native steps after it.
         floor: everybody holds the rounds before this one.
-        serial: counts what coordinators have closed, across epochs.
+        serial: counts what coordinators have decided, rounds and ends of meetings, across epochs.
         lost: ranks that are taken for lost, whose state is void.
         meeting: meetings that came before it.
         met_at: version at which the last of them ended.
+        local: steps of their own that ranks make on the version that follows.
     """
 
     epoch: int
@@ -43,6 +46,12 @@ class Close:
     lost: tuple[int, ...] = ()
     meeting: int = 0
     met_at: int = 0
+    local: LocalSteps = NO_STEPS
+
+    @property
+    def steps(self) -> int:
+        """Most steps that a rank has behind it whose state is in the mean; 0: it is a round of gradients."""
+        return max((g.steps for g in self.gradients), default=0)
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -125,11 +134,12 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Coordinator to all: native steps end, and rounds begin, with version `version`."""
+    """Coordinator to all: native steps end, and rounds begin, with version `version`; `local` as in `Close`."""
 
     epoch: int
     switch: int
     version: int
+    local: LocalSteps = NO_STEPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,15 +174,76 @@ class Gathered:
         meeting: the meeting that is over with it.
         version: all rounds before it are to be applied first, and none from it on.
         native: rounds are over too, native steps follow.
+        local: steps of their own that ranks make on that version.
+        again: ranks that stand before a collective while others stood at the end of an epoch: they pause again; None:
+            not known, since only a later round has told of the meeting's end.
+        index: greatest of all that were told with a pause: whoever is not as far passes over iterations up to there;
+            None: each goes on from where it stands.
+        serial: as in `Close`; 0: not known.
+        lost: ranks that are taken for lost, and that it did not wait for.
     """
 
     epoch: int
     meeting: int
     version: int
     native: bool
+    local: LocalSteps = NO_STEPS
+    again: tuple[int, ...] | None = ()
+    index: int | None = None
+    serial: int = 0
+    lost: tuple[int, ...] = ()
 
 
-ToRank = Close | Go | Query | Take | Welcome | Rejoin | Prepare | Commit | Abort | Meet | Gathered
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """Coordinator to all, where groups share their gradients: a rank takes part in no more such steps on a version.
+
+    Attributes:
+        epoch: of the coordinator that says so.
+        rank: which one.
+        version: of the parameters.
+        meeting: meetings that came before it.
+        steps: so many it has made; what comes after them the others make without it.
+    """
+
+    epoch: int
+    rank: int
+    version: int
+    meeting: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """Coordinator to all: the ranks can't go on together; each ends with an error that says why.
+
+    Attributes:
+        epoch: of the coordinator that says so.
+        reason: in words for the user.
+    """
+
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wished:
+    """Coordinator to all: what is wanted of it. They keep it in mind, for the coordinator that may follow it.
+
+    Attributes:
+        epoch: of the coordinator that says so.
+        serial: counts what was wanted of it.
+        text: in its own words.
+    """
+
+    epoch: int
+    serial: int
+    text: str
+
+
+ToRank = (
+    Close | Go | Query | Take | Welcome | Rejoin | Prepare | Commit | Abort | Meet | Gathered | Parted | Over | Wished
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,12 +257,14 @@ class Pause:
         meeting: that it waits for.
         index: loop iterations behind it, skipped ones too.
         held: it holds the results of all rounds before this one.
+        place: the collective that it stands before; "" at the end of an epoch.
     """
 
     rank: int
     meeting: int
     index: int
     held: int
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +282,7 @@ class Hello:
         native: it is in native steps.
         commit: the newest switch to rounds that it was told of.
         done: its training is over.
-        serial: of the newest word that it has heard on any round.
+        serial: of the newest word that it has heard on any round or end of a meeting.
         lost: ranks that were taken for lost then.
         number: of its next gradient.
         pulled: it was void, has another rank's state since, and waits to be let in again.
@@ -220,6 +293,10 @@ class Hello:
         paused: it stands and waits for the others.
         gathered: the end of the newest meeting that it was told of.
         iterations: of its loop when it handed in its last gradient; None: its engine doesn't say.
+        local: steps of their own that ranks make on version `held`, as far as it knows.
+        refuses: why its loop can't be in rounds; "" if it can.
+        wished: what was wanted of a coordinator, as it last heard.
+        version: of its parameters; None: it holds no more than what is in them.
     """
 
     rank: int
@@ -243,6 +320,19 @@ class Hello:
     paused: Pause | None = None
     gathered: Gathered | None = None
     iterations: int | None = None
+    local: LocalSteps = NO_STEPS
+    refuses: str = ""
+    wished: Wished | None = None
+    version: int | None = None
+
+    @property
+    def in_state(self) -> int:
+        """Rounds before this one are in its state, or will be before it goes on: what it has on top it may not apply.
+
+        Whoever computes may leave with its state as it is, and whoever has left applies nothing any more.
+        """
+        stands = self.waits or self.paused is not None
+        return self.held if stands or self.version is None else min(self.version, self.held)
 
     @property
     def gives(self) -> frozenset[int]:
@@ -260,12 +350,14 @@ class Arrive:
         held: it holds the results of all rounds before this one.
         iterations: of its loop with the one of this gradient, skipped ones too; None: its engine doesn't say. Native
             steps follow on a round only where all are equal.
+        sent: how long its part in the reductions since its last gradient took; nothing where that is not known.
     """
 
     rank: int
     gradient: Gradient
     held: int
     iterations: int | None = None
+    sent: tuple[Sent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,9 +399,62 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Rank to coordinator: its training is over."""
+    """Rank to coordinator: its training is over.
+
+    Attributes:
+        rank: whose.
+        version: of its parameters, which nothing is applied to any more; None: of all rounds that it holds.
+    """
 
     rank: int
+    version: int | None = None
 
 
-ToCoordinator = Hello | Arrive | Answer | Failed | Prepared | Pause | Leave
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Rank to coordinator: its loop has turned out to be one that can't be in rounds.
+
+    Attributes:
+        rank: whose.
+        reason: in words for the user.
+    """
+
+    rank: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """Rank to coordinator, in the place of a hello or later: it stays with native steps, for these reasons."""
+
+    rank: int
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Norms:
+    """Rank to coordinator, now and then: squared norms, from which the gradient noise scale is estimated.
+
+    Attributes:
+        rank: whose.
+        version: of the parameters that the update is applied to.
+        number: of a gradient of the rank that goes into it; None: it has none, or the step is a native one.
+        own: squared norm of that gradient.
+        attempt: try to reduce the round that `update` is of.
+        update: squared norm of the weighted sum of the gradients; with `pair` of this update and the one before it,
+            each divided by its weight.
+        native: it is a native step, the mean of one gradient of every rank.
+        pair: see `update`.
+    """
+
+    rank: int
+    version: int
+    number: int | None = None
+    own: float | None = None
+    attempt: int = 0
+    update: float | None = None
+    native: bool = False
+    pair: bool = False
+
+
+ToCoordinator = Hello | Arrive | Answer | Failed | Prepared | Pause | Leave | Refuse | Objects | Norms

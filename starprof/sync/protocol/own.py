@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from starprof.sync.policies import Gradient
 from starprof.sync.protocol.log import Log
@@ -27,9 +27,9 @@ class OwnGradients:
     void_before: int = 0
     iterations: int | None = None
 
-    def next(self, version: int, samples: int, iterations: int | None) -> Gradient:
+    def next(self, version: int, samples: int, iterations: int | None, steps: int) -> Gradient:
         """One more, computed on parameters of this version."""
-        gradient = Gradient(self.rank, self.number, version, samples)
+        gradient = Gradient(self.rank, self.number, version, samples, steps)
         self.number += 1
         self.iterations = iterations
         self.open.append(gradient)
@@ -75,9 +75,24 @@ class MeetingPoint:
         """The end of the meeting that it stands at, or comes to next; None: not heard of."""
         return self.gathered if self.gathered is not None and self.gathered.meeting > self.meetings else None
 
+    @property
+    def leaves(self) -> bool:
+        """Whether it may go on from where it stands, as far as the meeting's end is known."""
+        before_collective = self.paused is not None and bool(self.paused.place)
+        return self.end is not None and not (before_collective and self.end.again is None)
+
+    def pauses_again(self, held: int) -> Pause:
+        """It stands where it did, and holds other rounds or waits for another meeting."""
+        assert self.paused is not None
+        self.paused = replace(self.paused, meeting=self.meetings + 1, held=held)
+        return self.paused
+
     def over(self, gathered: Gathered) -> None:
-        """A meeting is over: its end says so, or the word on any later round."""
-        if gathered.meeting > (self.gathered.meeting if self.gathered is not None else 0):
+        """A meeting is over: its end says so, or the word on any later round, which says less."""
+        known = self.gathered
+        newest = known.meeting if known is not None else 0
+        surer = known is not None and gathered.meeting == newest and known.again is None
+        if gathered.meeting > newest or surer:
             self.gathered = gathered
 
     def may_apply(self, log: Log, version: int) -> int:

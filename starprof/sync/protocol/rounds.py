@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from starprof.sync.policies import Gradient
-from starprof.sync.protocol.messages import Answer, Close, Query, Take, ToRank
+from starprof.sync.protocol.messages import Answer, Close, Gathered, Query, Take, ToRank
+
+Word = TypeVar("Word", Close, Gathered)
 
 
 @dataclass(slots=True)
 class _Round:
-    """A closed round; `answers`, whether it holds and can give its result, by rank while everybody is being asked."""
+    """A closed round.
+
+    Attributes:
+        close: the newest word on it.
+        answers: whether it holds and can give its result, by rank while everybody is being asked.
+        giver: who was to give it to others when they had answered.
+        leaderless: whoever was to hand it round has been lost since.
+    """
 
     close: Close
     answers: dict[int, tuple[bool, bool]] | None = None
+    giver: int | None = None
+    leaderless: bool = False
 
 
 class OpenRounds:
@@ -25,8 +37,8 @@ class OpenRounds:
     state where the result is only part of it; if none does, those of its contributors that are left reduce again.
 
     Attributes:
-        serial: of the newest word on any round, from this coordinator or one before it.
-        lost: ranks that are taken for lost; all that is said on a round tells them, for the next coordinator to know.
+        serial: of the newest word on what is decided, from this coordinator or one before it.
+        lost: ranks that are taken for lost; all that is decided tells them, for the next coordinator to know.
         void_before: by rank, the number before which its gradients are gone with a state that was void.
         unhealable: ranks that miss a result which is only part of others' parameters any more: they need those.
     """
@@ -49,6 +61,7 @@ class OpenRounds:
         self.void_before: dict[int, int] = {}
         self.unhealable: set[int] = set()
         self._rounds: dict[int, _Round] = {}
+        self._floor = 0
 
     def __len__(self) -> int:
         """How many there are."""
@@ -56,13 +69,14 @@ class OpenRounds:
 
     def add(self, close: Close) -> None:
         """A round is closed: all are told."""
-        self._rounds[close.round] = _Round(self._numbered(close))
+        self._rounds[close.round] = _Round(self.numbered(close))
         for rank in self._here():
             self._tell(rank, self._rounds[close.round].close)
 
-    def _numbered(self, close: Close) -> Close:
+    def numbered(self, word: Word) -> Word:
+        """The newest word on what is decided."""
         self.serial += 1
-        return replace(close, serial=self.serial, lost=self.lost)
+        return replace(word, serial=self.serial, lost=self.lost)
 
     def uses(self, gradient: Gradient) -> bool:
         """Whether one of them is made of this gradient."""
@@ -70,8 +84,11 @@ class OpenRounds:
 
     def trim(self, floor: int) -> None:
         """Everybody holds the rounds before `floor`."""
-        for number in [number for number in self._rounds if number < floor]:
+        for number in list(self._rounds) if floor > self._floor else ():
+            if number >= floor:
+                break  # they are in order
             del self._rounds[number]
+        self._floor = floor
 
     def tell_again(self, rank: int, held: int, gives: Container[int]) -> None:
         """A rank that could not hear for a while holds what it says; the rest it hears again, or gets.
@@ -86,7 +103,8 @@ class OpenRounds:
             if number >= held:
                 self._tell(rank, waiting.close)
             if waiting.answers is None:
-                if not holds:
+                # What was closed while it was taken for lost it asks for itself: no need to disturb all others.
+                if not holds and (rank not in waiting.close.lost or waiting.leaderless):
                     self.recover(number)
             elif holds:
                 waiting.answers[rank] = (True, number in gives)
@@ -94,11 +112,20 @@ class OpenRounds:
             else:
                 self._tell(rank, Query(waiting.close.epoch, number, waiting.close.attempt))
 
-    def recover_all(self) -> None:
+    def recover_all(self, lost: int) -> None:
         """A rank is lost: whatever it had a part in may be missing somewhere."""
-        for number in sorted(self._rounds):
+        for number, waiting in sorted(self._rounds.items()):
+            waiting.leaderless |= waiting.close.leader == lost
             self._judge(number)
             self.recover(number)
+
+    def without(self, rank: int) -> None:
+        """A rank takes part no more, but what it has to send still comes: only what it has to give may be missing."""
+        for number, waiting in sorted(self._rounds.items()):
+            waiting.leaderless |= waiting.close.leader == rank
+            self._judge(number)
+            if rank == waiting.giver or rank in waiting.close.members:
+                self.recover(number)
 
     def recover(self, number: int) -> None:
         """Ask everybody who holds a round's result, unless they are being asked already."""
@@ -132,10 +159,12 @@ class OpenRounds:
         holders = [rank for rank in here if answers[rank][0]]
         givers = [rank for rank in here if answers[rank][1]]
         if not holders:
-            before, waiting.close = waiting.close, self._numbered(among(waiting.close, set(here), self.void_before))
+            waiting.leaderless = False
+            before, waiting.close = waiting.close, self.numbered(among(waiting.close, set(here), self.void_before))
             if before.native and not waiting.close.native:
                 self._stay()
         close = waiting.close
+        waiting.giver = givers[0] if givers and missing else None
         for rank in missing:
             if givers:
                 self._tell(rank, Take(close.epoch, number, close.attempt, givers[0]))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
+from starprof.sync.policies import LocalSteps
 from starprof.sync.protocol.messages import Abort, Commit, Prepare, Prepared, ToRank
 
 MIN_NATIVE_STEPS = 2
@@ -11,7 +13,7 @@ MIN_NATIVE_STEPS = 2
 
 
 class Switch:
-    """The switch under way, if any, and the last one that was carried out.
+    """The coordinator's side: the switch under way, if any, and the last one that was carried out.
 
     Attributes:
         number: counts the switches.
@@ -46,12 +48,45 @@ class Switch:
         if self.promises is not None and message.switch == self.number:
             self.promises[message.rank] = message.version
 
-    def committed(self, epoch: int, live: Collection[int]) -> Commit | None:
-        """The version at which rounds begin, once all have promised; all are told."""
+    def agreed(self, live: Collection[int]) -> int | None:
+        """The version at which rounds begin, once all have promised; `commit_to` follows."""
         if self.promises is None or not live or any(rank not in self.promises for rank in live):
             return None
         version = max(MIN_NATIVE_STEPS, *self.promises.values())
         self.promises = None
-        self.commit = Commit(epoch, self.number, version)
+        return version
+
+    def commit_to(self, epoch: int, version: int, local: LocalSteps) -> None:
+        """Rounds begin; all are told."""
+        self.commit = Commit(epoch, self.number, version, local)
         self._tell_all(self.commit)
-        return self.commit
+
+
+@dataclass(slots=True)
+class SwitchAtRank:
+    """A rank's side of it.
+
+    Attributes:
+        rank: whose.
+        prepared: the switch under way: it has promised how far it goes, or is about to; None: there is none.
+        commit: the newest switch that it was told of, while its rounds go on.
+    """
+
+    rank: int
+    prepared: int | None = None
+    commit: Commit | None = None
+
+    def told(self, message: Prepare | Commit | Abort) -> None:
+        """Native steps are about to end, end at a version, or go on after all."""
+        self.prepared = message.switch if isinstance(message, Prepare) else None
+        if isinstance(message, Commit):
+            self.commit = message
+
+    def promise(self, version: int) -> Prepared:
+        """To begin no native step from a version on, before it hears how the switch under way ends."""
+        assert self.prepared is not None
+        return Prepared(self.rank, self.prepared, version)
+
+    def begun(self, version: int) -> Commit | None:
+        """The switch by which rounds have begun at this version; None: its next step is a native one."""
+        return self.commit if self.commit is not None and version >= self.commit.version else None

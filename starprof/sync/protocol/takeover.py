@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from starprof.sync.policies import Gradient
+from starprof.sync.policies import Gradient, LocalSteps
 from starprof.sync.protocol.messages import Close, Commit, Gathered, Hello
 
 
@@ -20,6 +20,7 @@ class Standing:
         meetings: that are over.
         end: of the last of them.
         closes: the newest word on each round that not all hold, in order.
+        local: steps of their own that ranks make on that version.
     """
 
     native: bool
@@ -28,14 +29,16 @@ class Standing:
     meetings: int
     end: Gathered | None
     closes: tuple[Close, ...]
+    local: LocalSteps
 
 
 def standing(hellos: Sequence[Hello]) -> Standing:
     """From the hellos of all ranks that are not lost; what any of them knows to be closed is closed."""
     newest = _newest_closes(hellos)
     known = [h.gathered for h in hellos if h.gathered is not None]
-    known += [Gathered(c.epoch, c.meeting, c.met_at, native=False) for c in newest.values() if c.meeting > 0]
-    end = max(known, key=lambda g: g.meeting, default=None)
+    met = (c for c in newest.values() if c.meeting > 0)
+    known += [Gathered(c.epoch, c.meeting, c.met_at, native=False, again=None) for c in met]
+    end = max(known, key=lambda g: (g.meeting, g.again is not None), default=None)
     # A commit before the newest way back to native steps is over.
     back = [g.version for g in known if g.native] + [c.round for c in newest.values() if c.native]
     since = max(back, default=-1)
@@ -43,19 +46,38 @@ def standing(hellos: Sequence[Hello]) -> Standing:
     commit = max(commits, key=lambda c: c.version, default=None)
     native = commit is None and (bool(back) or all(h.native for h in hellos))
     version = max([h.held for h in hellos] + [number + 1 for number in newest] + ([commit.version] if commit else []))
+    local = _local_at(version, hellos, newest, commit, end)
     meetings = max(h.meetings for h in hellos)
     if end is None or end.meeting < meetings:
         end = Gathered(0, meetings, version, native=False) if meetings else None
+    if end is not None and end.again is None:
+        end = replace(end, again=())  # nobody who counts has heard more of it
     closes = dict(newest)
     if commit is not None:
         # Nobody who counts knows of these rounds: they change nothing.
         first = max(commit.version, min(h.held for h in hellos))
         for number in (n for n in range(first, version) if n not in newest):
             after = end is not None and number >= end.version
-            met = (end.meeting, end.version) if end is not None and after else (0, 0)
-            closes[number] = Close(0, number, 0, (), (), meeting=met[0], met_at=met[1])
+            last = (end.meeting, end.version) if end is not None and after else (0, 0)
+            closes[number] = Close(0, number, 0, (), (), meeting=last[0], met_at=last[1], local=local)
     missing = tuple(closes[number] for number in sorted(closes) if any(number >= h.held for h in hellos))
-    return Standing(native, version, commit, end.meeting if end is not None else 0, end, missing)
+    return Standing(native, version, commit, end.meeting if end is not None else 0, end, missing, local)
+
+
+def _local_at(
+    version: int,
+    hellos: Sequence[Hello],
+    newest: Mapping[int, Close],
+    commit: Commit | None,
+    end: Gathered | None,
+) -> LocalSteps:
+    """What ranks do on a version by themselves; of all that was said on it the newest word."""
+    for known in (end, commit):
+        if known is not None and known.version == version:
+            return known.local
+    if version - 1 in newest:
+        return newest[version - 1].local
+    return max(hellos, key=lambda h: h.held).local
 
 
 def _newest_closes(hellos: Sequence[Hello]) -> dict[int, Close]:
