@@ -21,6 +21,9 @@ from starprof.sync.protocol.messages import ToCoordinator, ToRank
 MAX_MESSAGE_BYTES = 16 << 20
 """A hello of a rank of hundreds that has missed a thousand rounds."""
 
+MAX_EQUAL = 65_536
+"""Equal numbers that are told as one: no message has more weights than a job has ranks, and some have gone on."""
+
 _MAX_TEXT = 4096
 _INT_LIMIT = 1 << 63
 
@@ -130,6 +133,22 @@ def _float(value: Any) -> float:
     return value if type(value) is float and math.isfinite(value) else float(_refuse(value))
 
 
+def _floats(value: Any) -> tuple[float, ...]:
+    """Several at once: as they are, or how many of which one."""
+    if type(value) is dict and value.keys() == {"n", "x"}:
+        count, one = _int(value["n"]), _float(value["x"])
+        return (one,) * count if 0 < count <= MAX_EQUAL else tuple(_refuse(count))
+    return tuple([_float(part) for part in value]) if type(value) is list else tuple(_refuse(value))
+
+
+def _written_floats(values: tuple[float, ...]) -> Any:
+    """Weights are mostly equal, and have seventeen digits each."""
+    first = _float(values[0]) if values else 0.0
+    if len(values) > 1 and values.count(first) == len(values):
+        return {"n": len(values), "x": first}
+    return [_float(value) for value in values]
+
+
 def _str(value: Any) -> str:
     return value if type(value) is str and len(value) <= _MAX_TEXT else str(_refuse(value))
 
@@ -173,6 +192,8 @@ def _tuple_reader(choices: tuple[Any, ...]) -> _Read:
         one = _reader(choices[0])
         if choices[0] is int:
             return lambda value: tuple(_ints(value)) if type(value) is list else _refuse(value)
+        if choices[0] is float:
+            return _floats
 
         def read_all(value: Any) -> tuple[Any, ...]:
             if type(value) is not list:
@@ -195,6 +216,8 @@ def _tuple_writer(choices: tuple[Any, ...]) -> _Write:
         one = _writer(choices[0])
         if choices[0] is int:
             return _ints
+        if choices[0] is float:
+            return _written_floats
         return lambda value: [one(part) for part in value]
     writers = [_writer(choice) for choice in choices]
     return lambda value: [one(part) for one, part in zip(writers, value, strict=True)]

@@ -20,10 +20,11 @@ from typing import Any, ParamSpec
 from starprof.errors import SpoolError
 from starprof.model.columns import Table, row
 from starprof.model.ranklists import listed
-from starprof.model.tables.sync import NATIVE, SYNC_STEP, SYNC_SWITCH, SYNC_UPDATE
+from starprof.model.tables.sync import NATIVE, SYNC_NOISE, SYNC_STEP, SYNC_SWITCH, SYNC_UPDATE
 from starprof.model.valuelists import gradient_cells
 from starprof.spool.frame import Frame, json_frame, packed_frame
 from starprof.spool.segment import SEALED, SegmentWriter
+from starprof.sync.noise_scale import Estimate, Squares
 from starprof.sync.policies import Update
 from starprof.sync.protocol.messages import Close
 
@@ -43,6 +44,7 @@ ROWS_AT_MOST = 10_000
 
 TEXT_AT_MOST = 1_000
 _INT_LIMIT = 2**63
+_IN_JSON = {table.name: table for table in (SYNC_UPDATE, SYNC_SWITCH, SYNC_NOISE)}
 _P = ParamSpec("_P")
 
 
@@ -105,7 +107,6 @@ class ControlJournal:
         mode: str,
         options: Mapping[str, object] | None = None,
         epoch: int | None = None,
-        finite: bool | None = None,
         mono_ns: int | None = None,
     ) -> None:
         """A round was closed, or is known better than before: the newest row of one version, epoch and try counts.
@@ -115,13 +116,13 @@ class ControlJournal:
             mode: that decided it.
             options: of the mode.
             epoch: of the coordinator, where `update` does not tell it.
-            finite: whether the sum was finite, where that is known.
             mono_ns: when, if not now.
         """
         close = update if isinstance(update, Close) else None
         version = update.round if isinstance(update, Close) else update.onto
         gradients = zip(update.gradients, update.weights, strict=True)
-        cells = gradient_cells(version, [(g.worker, g.number, g.version, g.samples, w) for g, w in gradients])
+        rows = [(g.worker, g.number, g.version, g.samples, w * max(g.steps, 1)) for g, w in gradients]
+        cells = gradient_cells(version, rows)
         self._add(
             SYNC_UPDATE,
             row(
@@ -136,7 +137,6 @@ class ControlJournal:
                 options=_json(options),
                 released=_released(close) if close is not None else None,
                 native=int(close.native) if close is not None else 0,
-                finite=None if finite is None else int(finite),
                 **cells,
             ),
         )
@@ -201,6 +201,7 @@ class ControlJournal:
         waited_us: int | None,
         updates: int,
         skipped: int = 0,
+        not_finite: int | None = None,
     ) -> None:
         """A rank has ended a step in rounds.
 
@@ -212,9 +213,40 @@ class ControlJournal:
             waited_us: from handing in to its release.
             updates: that it applied, replayed ones included.
             skipped: batches that it left out before the step.
+            not_finite: updates that it left out, as it has come to know since the step before; None: it can't know.
         """
-        cells = (self._attempt, rank, step, number, version, waited_us, updates, skipped)
+        cells = (self._attempt, rank, step, number, version, waited_us, updates, skipped, not_finite)
         self._add(SYNC_STEP, [_known(cell) for cell in cells])
+
+    @_harmless
+    def noise(self, *, version: int, mode: str, gradients: int, squares: Squares, estimate: Estimate) -> None:
+        """The gradients of an update were looked at.
+
+        Args:
+            version: of the parameters that it was applied to.
+            mode: that it was made in.
+            gradients: that were looked at.
+            squares: what they tell.
+            estimate: running one, with this.
+        """
+        self._add(
+            SYNC_NOISE,
+            row(
+                SYNC_NOISE,
+                node=self._node,
+                mono_ns=time.monotonic_ns(),
+                attempt=self._attempt,
+                version=_whole(version),
+                mode=_text(mode),
+                gradients=_whole(gradients),
+                local=squares.local,
+                mean=squares.update,
+                share=squares.share,
+                scale=_finite(estimate.scale),
+                low=_finite(estimate.low),
+                high=_finite(estimate.high),
+            ),
+        )
 
     @_harmless
     def tick(self) -> None:
@@ -290,7 +322,7 @@ class ControlJournal:
         stream, seq = f"{self._source}/{name}", self._next.get(name, 0)
         if name == SYNC_STEP.name:
             return packed_frame(SYNC_STEP, stream, seq, rows)
-        return json_frame(SYNC_UPDATE if name == SYNC_UPDATE.name else SYNC_SWITCH, stream, seq, rows)
+        return json_frame(_IN_JSON[name], stream, seq, rows)
 
 
 class _Segments(SegmentWriter):
@@ -342,6 +374,10 @@ def _whole(value: object) -> int:
 
 def _known(value: object) -> int | None:
     return None if value is None else _whole(value)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _text(value: object) -> str:

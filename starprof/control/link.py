@@ -17,7 +17,7 @@ from collections.abc import Callable
 from starprof.control.codec import decode, encode
 from starprof.control.speech import COORDINATOR, MAX_FRAME_BYTES, MESSAGE, PING, PING_EVERY_S, PONG
 from starprof.errors import TransportError
-from starprof.sync.protocol.messages import Hello, ToCoordinator, ToRank
+from starprof.sync.protocol.messages import Hello, Objects, ToCoordinator, ToRank
 from starprof.wire.channel import dial, hang_up
 from starprof.wire.frames import Frames
 
@@ -60,7 +60,7 @@ class CoordinatorLink:
         secret: bytes,
         rank: int,
         *,
-        hello: Callable[[], Hello],
+        hello: Callable[[], Hello | Objects],
         on_message: Callable[[ToRank], None],
         on_lost: Callable[[], None],
         lock: threading.RLock,

@@ -18,8 +18,6 @@ MANY_RANKS = 4096
 
 NOT_CARRIED_OUT: Mapping[str, str] = MappingProxyType(
     {
-        "local-sgd": "its workers step on their own between averagings",
-        "hierarchical": "its workers step on their own between averagings",
         "zeno++": "it needs scores of gradients",
         "lb-bsp": "it needs batches of other sizes",
         "drop-compute": "it needs workers that stop in the middle of an iteration",
@@ -48,10 +46,20 @@ class Mode:
     def policy(self, ranks: Iterable[int], version: int) -> Policy:
         """The policy of this mode for some ranks; rounds of everybody where too few of them are left for it."""
         ranks = list(ranks)
+        options = dict(self.options)
+        if "groups" in options:
+            options["groups"] = _groups_of(options["groups"], ranks)
         try:
-            return create(self.name, ranks, self.options, version)
+            return create(self.name, ranks, options, version)
         except UsageError:
             return Ssgd(ranks, version=version)
+
+
+def _groups_of(groups: object, ranks: list[int]) -> list[list[int]]:
+    """Those ranks in their groups; of a rank that is lost the rest of its group remains."""
+    assert isinstance(groups, list)
+    left = [[rank for rank in group if rank in ranks] for group in groups]
+    return [group for group in left if group]
 
 
 NATIVE = Mode()
@@ -81,6 +89,17 @@ def mode(name: str, options: Mapping[str, object] | None, ranks: Iterable[int]) 
             raise UsageError(f"option {option} of mode {name} can't be {options[option]!r}")
     create(name, ranks, options)
     return Mode(name, dict(options or {}))
+
+
+def before_start(name: str, options: Mapping[str, object] | None) -> Mode:
+    """A mode for a job that has no ranks yet: those that the options name, else any number of them.
+
+    Raises:
+        UsageError: as of `mode`.
+    """
+    groups = (options or {}).get("groups")
+    named = {rank for group in groups for rank in group} if isinstance(groups, list) and _fits(groups, list) else set()
+    return mode(name, options, named or range(MANY_RANKS))
 
 
 def _fits(value: object, kind: object) -> bool:

@@ -48,7 +48,7 @@ def first_number(variables: tuple[str, ...], environ: Mapping[str, str]) -> int 
     """The first of these variables that holds a number."""
     for name in variables:
         value = environ.get(name, "")
-        if value.lstrip("-").isdigit():
+        if value.removeprefix("-").isdecimal():
             return int(value)
     return None
 

@@ -14,6 +14,6 @@ def split_address(address: str, flag: str) -> tuple[str, int]:
         UsageError: it has another form.
     """
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > MAX_PORT:
+    if not colon or not host or not port.isdecimal() or len(port) > 5 or int(port) > MAX_PORT:
         raise UsageError(f"{flag} {address!r} is not HOST:PORT")
     return host.strip("[]"), int(port)

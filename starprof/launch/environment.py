@@ -68,7 +68,7 @@ def node_rank(environ: Mapping[str, str]) -> int | None:
     """Node rank that the cluster's launcher set, None when there is none."""
     for name in ("GROUP_RANK", "SLURM_NODEID"):
         value = environ.get(name, "")
-        if value.isdigit():
+        if value.isdecimal():
             return int(value)
     return None
 

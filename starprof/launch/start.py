@@ -39,6 +39,7 @@ class Wish:
     control: bool = False
     mode: str | None = None
     options: Mapping[str, object] = field(default_factory=dict)
+    max_lag: int | None = None
 
 
 def record(wish: Wish) -> NoReturn:
@@ -129,17 +130,17 @@ def _rate(wish: Wish, environ: Mapping[str, str]) -> float:
 def _control(wish: Wish) -> str | None:
     """What the ranks are told of control; None: nothing, and off means off."""
     if not wish.control:
-        if wish.mode is not None or wish.options:
-            raise UsageError("--mode and --option need --control")
+        if wish.mode is not None or wish.options or wish.max_lag is not None:
+            raise UsageError("--mode, --option and --max-lag need --control")
         return None
     from starprof.control import modes
 
     name = wish.mode or modes.NATIVE_NAME
     if name == modes.NATIVE_NAME and wish.options:
         raise UsageError("--option needs --mode")
-    # How many ranks there will be is not known yet: the coordinator checks again.
-    wanted = modes.mode(name, wish.options, range(modes.MANY_RANKS))
-    return json.dumps({"mode": wanted.name, "options": dict(wanted.options)})
+    # How many ranks there will be is not known yet: they check again.
+    wanted = modes.before_start(name, wish.options)
+    return json.dumps({"mode": wanted.name, "options": dict(wanted.options), "max_lag": wish.max_lag})
 
 
 def _check_addresses(wish: Wish, environ: Mapping[str, str]) -> None:

@@ -21,5 +21,11 @@ TOKEN = "STARPROF_TOKEN"  # noqa: S105 - the name of the variable, not a secret
 CONTROL = "STARPROF_CONTROL"
 """JSON object with the mode that is wanted. Set: how ranks synchronise can be changed while the job runs."""
 
+CONTROL_GPU = "STARPROF_CONTROL_GPU"
+"""Set to 1: models on GPUs may go into rounds as well, which has been tried on none so far."""
+
+CONTROL_NOISE_EVERY = "STARPROF_CONTROL_NOISE_EVERY"
+"""Updates from one look at the gradient noise to the next, on all ranks the same; 0: none. 100 if not set."""
+
 DISABLE = "STARPROF_DISABLE"
 """Set to 1: the hook does nothing at all, also when SPOOL is set."""

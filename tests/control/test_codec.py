@@ -1,7 +1,7 @@
 """Messages of the round protocol as bytes: what goes in comes out, and nothing else gets in."""
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import get_args
 
 import pytest
@@ -102,3 +102,20 @@ def test_a_close_of_many_ranks_is_short():
     close = Close(3, 1000, 0, tuple(Gradient(r, 1000, 1000) for r in range(64)), (1 / 64,) * 64, tuple(range(64)))
     assert len(encode(close)) < 64 * 40
     assert len(fields(close)) > 5
+
+
+def test_equal_weights_are_told_once():
+    many = tuple(Gradient(rank, 0, 2) for rank in range(100))
+    close = Close(1, 2, 0, many, (0.01,) * 100)
+    assert decode(encode(close)) == close
+    assert encode(close).count(b"0.01") == 1
+    other = replace(close, weights=(0.02, *close.weights[1:]))
+    assert decode(encode(other)) == other
+
+
+@pytest.mark.parametrize("weights", ['{"n":0,"x":1.0}', '{"n":1e9,"x":1.0}', '{"n":99999999,"x":1}', '{"n":2}', '"x"'])
+def test_weights_that_make_no_sense_are_refused(weights):
+    data = encode(Close(1, 2, 0, (Gradient(0, 0, 2),) * 2, (0.5, 0.5)))
+    assert b'{"n":2,"x":0.5}' in data
+    with pytest.raises(TransportError):
+        decode(data.replace(b'{"n":2,"x":0.5}', weights.encode()))

@@ -1,5 +1,6 @@
 """The coordinator as a process, ranks over real sockets: modes change, one history, whatever is killed, cut or sent."""
 
+import contextlib
 import json
 import os
 import signal
@@ -12,11 +13,12 @@ import pytest
 from coordinator_lab import PATIENCE_S, SECRET, in_rounds, said_hello, state_of, wait_for
 
 from starprof.control import controlsocket
-from starprof.control.speech import PING
+from starprof.control.codec import encode
+from starprof.control.speech import COORDINATOR, MESSAGE, PING
 from starprof.spool.frame import frames
 from starprof.sync.policies import Gradient
-from starprof.sync.protocol.messages import Arrive
-from starprof.wire.channel import hang_up
+from starprof.sync.protocol.messages import Arrive, Objects, Wished
+from starprof.wire.channel import dial, hang_up
 
 
 class TestModes:
@@ -88,7 +90,7 @@ class TestModes:
             {"do": "mode", "mode": "m-sync", "options": {"m": 2.5}},
             {"do": "mode", "mode": "m-sync", "options": {"m": 2, "q": 1}},
             {"do": "mode", "mode": "m-sync", "options": [2]},
-            {"do": "mode", "mode": "local-sgd", "options": {"period": 2}},
+            {"do": "mode", "mode": "lb-bsp", "options": {"batch_size": 2}},
             {"do": "mode", "mode": "native", "options": {"m": 2}},
             {"do": "history", "last": -1},
             {"do": "gone", "rank": 9},
@@ -137,7 +139,7 @@ class TestTrouble:
         job.progress(10)
         for _ in range(3):
             coordinator.kill()
-            coordinator.start()  # with the settings of the first: what was wished for since is on disk
+            coordinator.start()  # with the settings of the first: what was wished for since the ranks know
             job.progress(10)
         job.assert_one_history()
         status = coordinator.status()
@@ -146,19 +148,80 @@ class TestTrouble:
         assert all(rank.lost_connections >= 3 for rank in job.ranks)
 
     def test_a_frozen_mode_is_frozen_for_the_next_coordinator_too(self, begin):
-        coordinator, _ = begin(2, ranks=False, mode="asgd")
+        coordinator, _ = begin(2, mode="asgd")
+        wait_for(lambda: state_of(coordinator) == "rounds")
         coordinator.ask("freeze", by="somebody")
         coordinator.kill()
         coordinator.start()
+        wait_for(lambda: coordinator.status()["frozen_by"])
         assert not coordinator.ask("mode", mode="native")["ok"]
         status = coordinator.status()
         assert (status["wish"], status["frozen_by"]) == ("asgd", "somebody")
 
-    @pytest.mark.parametrize("text", ["", "{", '{"mode": "m-sync", "options": {}}', "[1]", '{"mode": 1}'])
-    def test_a_wish_on_disk_that_makes_no_sense_is_none(self, tmp_path, begin, text):
-        (tmp_path / "wish.json").write_text(text)
-        coordinator, _ = begin(2, ranks=False, mode="asgd", epoch=1)
+    def test_the_next_coordinator_wants_the_same_wherever_it_starts(self, tmp_path, begin):
+        """Nothing of it is in the folder, which another node does not have."""
+        coordinator, job = begin(2)
+        wait_for(lambda: state_of(coordinator) == "native")
+        coordinator.ask("mode", mode="asgd", by="somebody")
+        wait_for(lambda: all(rank.member.hello().wished for rank in job.ranks))
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        coordinator.kill()
+        coordinator.folder = elsewhere
+        coordinator.start(state=str(elsewhere))
+        wait_for(lambda: state_of(coordinator) == "rounds")
         assert coordinator.status()["wish"] == "asgd"
+        coordinator.ask("mode", mode="native")
+        wait_for(lambda: all('"native"' in rank.member.hello().wished.text for rank in job.ranks))
+
+    @pytest.mark.parametrize("text", ["", "{", '{"mode": "m-sync", "options": {}}', "[1]", '{"mode": 1}', "[" * 3000])
+    def test_a_wish_that_makes_no_sense_is_none(self, begin, text):
+        coordinator, _ = begin(2, ranks=False, mode="asgd", epoch=1)
+        sock, _ = said_hello(coordinator, 0, wished=Wished(1, 1, text))
+        assert coordinator.status()["wish"] == "asgd"
+        sock.close()
+
+    def test_why_ranks_stay_with_native_steps_is_known_while_they_do(self, begin):
+        coordinator, _ = begin(2, ranks=False)
+        sock, sealing = dial(coordinator.address, COORDINATOR, SECRET, 5)
+        for reasons in (("one", "two"), ("three",)):
+            sock.sendall(sealing.seal(MESSAGE, encode(Objects(1, reasons))))
+            told = [{"rank": 1, "reasons": list(reasons)}]
+            wait_for(lambda told=told: coordinator.status()["refusals"] == told)
+        assert coordinator.ask("mode", mode="asgd")["refusals"] == told
+        hang_up(sock)
+        wait_for(lambda: coordinator.status()["refusals"] == [])
+
+    def test_what_is_wanted_and_refused_is_in_the_spool_once_with_the_reasons(self, begin, tmp_path):
+        segments = tmp_path / "segments"
+        segments.mkdir()
+        coordinator, _ = begin(2, ranks=False, segments=str(segments), silent_s=60, mode="m-sync", options={"m": 1})
+        ends = []
+        for rank in (0, 1):
+            ends.append(dial(coordinator.address, COORDINATOR, SECRET, 5))
+            ends[-1][0].sendall(ends[-1][1].seal(MESSAGE, encode(Objects(rank, ("its model is in shards",)))))
+            wait_for(lambda rank=rank: len(coordinator.status()["refusals"]) == rank + 1)
+        coordinator.ask("mode", mode="asgd")
+        coordinator.process.send_signal(signal.SIGTERM)
+        coordinator.process.wait(PATIENCE_S)
+        for sock, _ in ends:
+            hang_up(sock)
+        told = []
+        for path in sorted(segments.iterdir()):
+            for frame, _ in frames(path.read_bytes()):
+                told += [dict(zip(frame.table.names, cells, strict=True)) for cells in frame.json_rows()]
+        switches = [(row["to_mode"], row["version"], row["reason"]) for row in told]
+        assert switches == [(mode, None, "its model is in shards") for mode in ("m-sync", "asgd")]
+
+    def test_who_refuses_to_take_part_can_say_nothing_else(self, begin):
+        coordinator, _ = begin(2, ranks=False)
+        sock, sealing = dial(coordinator.address, COORDINATOR, SECRET, 5)
+        sock.sendall(sealing.seal(MESSAGE, encode(Objects(1, ("one",)))))
+        sock.sendall(sealing.seal(MESSAGE, encode(Arrive(1, Gradient(1, 0, 0), 0))))
+        sock.settimeout(PATIENCE_S)
+        with contextlib.suppress(ConnectionResetError):
+            assert sock.recv(1) == b""
+        sock.close()
 
     def test_a_new_job_does_not_want_what_one_before_did(self, begin):
         coordinator, _ = begin(2, ranks=False)

@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import re
 import socket
+import time
 
 import pytest
 from coordinator_lab import PATIENCE_S, SECRET, in_rounds, said_hello, wait_for
@@ -96,11 +98,11 @@ class TestStrangers:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         sock.settimeout(PATIENCE_S)
         sock.sendall(frames.seal(MESSAGE, encode(Hello(0, 0, 0))))
-        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+        with contextlib.closing(sock), pytest.raises((ConnectionResetError, BrokenPipeError)):
             ask_without_end(sock, frames)
-        sock.close()
         assert coordinator.status()["ok"]
-        assert "it reads too slowly" in coordinator.log()
+        # It is not heard either while its answers don't leave: whichever is noticed first.
+        assert re.search("it reads too slowly|it is silent", coordinator.log())
 
     def test_visitors_of_the_control_socket_can_say_anything(self, begin):
         coordinator, _ = begin(2, ranks=False)
@@ -122,5 +124,6 @@ class TestStrangers:
 
 
 def ask_without_end(sock, frames):
-    for _ in range(10_000):
+    end_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end_s:
         sock.sendall(b"".join(frames.seal(PING) for _ in range(100)))

@@ -5,10 +5,14 @@ import socket
 import threading
 
 import pytest
-from coordinator_lab import wait_for
+from coordinator_lab import SECRET, in_rounds, state_of, wait_for
 
 from starprof.cli import main
 from starprof.control import controlsocket
+from starprof.control.codec import encode
+from starprof.control.speech import COORDINATOR, MESSAGE
+from starprof.sync.protocol.messages import Objects
+from starprof.wire.channel import dial
 
 
 @pytest.fixture
@@ -45,6 +49,21 @@ def test_a_job_is_looked_at_and_moved(begin, ctl):
     assert "asked for by user" in ctl(folder, "status")[1]
 
 
+def test_why_a_job_stays_with_native_steps_is_said_with_the_mode_that_is_asked_for(begin, ctl):
+    coordinator, _ = begin(2, ranks=False, silent_s=600)
+    sock, frames = dial(coordinator.address, COORDINATOR, SECRET, 5)
+    sock.sendall(frames.seal(MESSAGE, encode(Objects(1, ("the model is too good",)))))
+    wait_for(lambda: coordinator.status()["refusals"])
+    line = "native   rank 1 stays with native steps: the model is too good\n"
+    assert line in ctl(coordinator.folder, "status")[1]
+    code, out, _ = ctl(coordinator.folder, "mode", "m-sync", "--option", "m=1")
+    assert (code, line in out) == (0, True)
+    assert line not in ctl(coordinator.folder, "mode", "native")[1]
+    told = json.loads(ctl(coordinator.folder, "status", "--json")[1])["refusals"]
+    assert told == [{"rank": 1, "reasons": ["the model is too good"]}]
+    sock.close()
+
+
 def test_json_is_the_answer_with_its_schema(begin, ctl):
     coordinator, _ = begin(2)
     answer = json.loads(ctl(coordinator.folder, "status", "--json")[1])
@@ -75,7 +94,9 @@ def test_a_frozen_mode_is_refused_with_one_line(begin, ctl):
         (["mode", "m-sync", "--option", "m"], "NAME=VALUE"),
         (["mode", "m-sync", "--option", "m=1", "--option", "m=2"], "given twice"),
         (["mode", "backup", "--option", "b=2"], "less than the 2 workers"),
-        (["mode", "local-sgd", "--option", "period=2"], "can't be had in a running job"),
+        (["mode", "lb-bsp", "--option", "batch_size=2"], "can't be had in a running job"),
+        (["mode", "local-sgd", "--option", "period=0"], "at least 1 step"),
+        (["mode", "hierarchical", "--option", "period=2", "--option", "groups=[[0]]"], "in one group"),
         (["mode", "native", "--option", "m=2"], "takes no options"),
         (["mode"], "which mode"),
         (["status", "m-sync"], "takes no mode"),
@@ -165,3 +186,17 @@ def test_a_socket_of_a_newer_coordinator_is_left_alone(tmp_path):
         visitor.connect(name)
     newer.close()
     assert not (tmp_path / controlsocket.NAME).exists()
+
+
+def test_a_loop_that_turns_out_to_be_unfit_for_rounds_goes_back_to_native_steps_for_good(begin, ctl):
+    coordinator, job = begin(2)
+    in_rounds(coordinator, mode="asgd")
+    for rank in job.ranks:
+        rank.do(rank.member.refuse, "a barrier by a count of its own")
+    wait_for(lambda: state_of(coordinator) == "native")
+    assert "native   for good: a barrier by a count of its own\n" in ctl(coordinator.folder, "status")[1]
+    assert "asked for by coordinator (a barrier by a count of its own)" in ctl(coordinator.folder, "history")[1]
+    code, _, err = ctl(coordinator.folder, "mode", "asgd")
+    assert (code, "a barrier by a count of its own" in err) == (1, True)
+    assert ctl(coordinator.folder, "mode", "native")[0] == 0
+    job.progress(5)

@@ -1,5 +1,6 @@
 """Engines of several ranks in one process: what every rank has at the end must be the same, bit for bit."""
 
+import gc
 import threading
 import time
 
@@ -7,6 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from engine_world import Office, Rank, train
+
+from starprof.control.engine import flat, star
 
 WORLD = 4
 
@@ -52,12 +55,14 @@ def slow_last(rank, _index):
 
 
 def switching(office, plan):
-    """Ask for modes when rank 0 has done so many iterations."""
+    """Ask for modes when rank 0 has done so many iterations, or has passed over that one."""
+    left = dict(plan)
 
     def after(rank, index):
-        if rank.rank == 0 and index in plan:
-            name, options = plan[index]
-            office.switch(name, **options)
+        for at in sorted(left) if rank.rank == 0 else ():
+            if at <= index:
+                name, options = left.pop(at)
+                office.switch(name, **options)
 
     return after
 
@@ -78,6 +83,8 @@ MODES = [
     ("eager", {}),
     ("rennala", {"batch": 3}),
     ("ringmaster", {"r": 4}),
+    ("local-sgd", {"period": 4}),
+    ("hierarchical", {"period": 4, "groups": [[0, 1], [2, 3]]}),
 ]
 
 
@@ -92,7 +99,10 @@ def test_replicas_are_identical_in_every_mode_and_after_the_way_back(ranks, mode
     assert all(rank.engine.counts.iterations == 50 for rank in made)
 
 
-def test_a_sequence_of_modes(ranks):
+@pytest.mark.parametrize("way", ["small sums", "rings"])
+def test_a_sequence_of_modes(ranks, monkeypatch, way):
+    if way == "rings":
+        monkeypatch.setattr(star, "STAR_BYTES", 0)
     made = ranks(slow_last)
     plan = {
         3: ("m-sync", {"m": 2}),
@@ -148,7 +158,7 @@ def test_the_update_is_the_mean_over_the_recorded_contributors(ranks):
 
     def result(number):
         flat = original_result(number)
-        put[number] = (engine._member.can_deliver(number), [view.clone() for view in flat._views])
+        put[number] = (engine._member.can_deliver(number), [view.clone() for view in flat.views])
         return flat
 
     engine._exchange.result = result
@@ -217,3 +227,48 @@ def test_buffers_are_reused(ranks):
     made = ranks()
     train(made, 1, 60, after=switching(made[0].office, {3: ("ssgd", {})}))
     assert all(len(rank.engine._exchange.pool._free) + len(rank.engine._exchange._results) <= 6 for rank in made)
+
+
+def buffers(layout):
+    """Where in memory tensors of at least the size of a flat one are, whoever holds them."""
+    size = layout.size * layout.dtype.itemsize
+    storages = [o.untyped_storage() for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]
+    return {storage.data_ptr() for storage in storages if storage.nbytes() >= size}
+
+
+@pytest.mark.parametrize(("mode", "options"), [("ssgd", {}), ("m-sync", {"m": 3}), ("asgd", {})])
+def test_flat_tensors_are_reused(ranks, monkeypatch, mode, options):
+    made_flats = []
+
+    class Counted(flat.Flat):
+        def __init__(self, *args):
+            super().__init__(*args)
+            made_flats.append(self)
+
+    monkeypatch.setattr(flat, "Flat", Counted)
+    made = ranks(lambda rank, _index: 0.002 if rank == WORLD - 1 else 0.001)
+    exchanges = [rank.engine._exchange for rank in made]
+    seen = []
+
+    def after(rank, index):
+        if rank.rank != 0:
+            return
+        if index == 5:
+            rank.office.switch(mode, **options)
+        if len(rank.office.closes) >= (50, 250, 1 << 62)[len(seen)]:
+            seen.append((len(made_flats), buffers(exchanges[0].pool._layout)))
+
+    train(made, 1, 270, after=after)
+    same(made)
+    (flats, storages), (later_flats, later_storages) = seen
+    if mode == "ssgd":  # elsewhere a rank that falls further behind than ever before holds more results at once
+        assert later_flats - flats <= WORLD
+        assert len(later_storages - storages) <= WORLD
+
+    def kept():
+        return sum(len(e.pool._free) + len(e._results) + len(e._own) for e in exchanges)
+
+    deadline_s = time.monotonic() + 10
+    while kept() != len(made_flats) and time.monotonic() < deadline_s:
+        time.sleep(0.01)  # the last results are still on their way to others
+    assert kept() == len(made_flats), "some were lost, and made again"

@@ -50,16 +50,24 @@ def folded(spool: Spool, select: str, *, final: bool = True) -> list[tuple[objec
         return run.query(select)
 
 
+def test_a_mean_of_states_stands_for_the_steps_behind_them(spool: Spool) -> None:
+    journal = ControlJournal(spool.segments, 4)
+    states = (Gradient(0, 2, 7, steps=8), Gradient(1, 3, 7, steps=6))
+    journal.update(Close(1, 7, 0, states, (0.5, 0.5), (0, 1)), mode="local-sgd", options={"period": 8})
+    journal.close()
+    assert folded(spool, "SELECT weights, weight_sum, gradients FROM sync_update") == [("4.0,3.0", 7.0, 2)]
+
+
 def test_an_update_is_told_with_every_gradient_that_went_in(spool: Spool) -> None:
     journal = ControlJournal(spool.segments, 4, attempt=1)
-    journal.update(ROUND, mode="m-sync-fold", options={"m": 3}, finite=True, mono_ns=99)
+    journal.update(ROUND, mode="m-sync-fold", options={"m": 3}, mono_ns=99)
     journal.close()
     ((*facts, options),) = folded(
         spool,
         "SELECT node, mono_ns, attempt, version, epoch, retries, mode, gradients, weight_sum, staleness_max, "
-        "released, native, finite, options FROM sync_update",
+        "released, native, options FROM sync_update",
     )
-    assert facts == [4, 99, 1, 7, 2, 1, "m-sync-fold", 3, 1.0, 2, "0-1,3", 0, 1]
+    assert facts == [4, 99, 1, 7, 2, 1, "m-sync-fold", 3, 1.0, 2, "0-1,3", 0]
     assert json.loads(str(options)) == {"m": 3}
     ((contributors, per, *lists),) = folded(
         spool, "SELECT contributors, per_contributor, numbers, weights, staleness, samples FROM sync_update"
@@ -105,11 +113,11 @@ def test_a_switch_is_in_the_spool_at_once_and_nobody_needs_to_end_for_it_to_be_r
 
 def test_a_ranks_part_in_rounds_is_told_step_by_step(spool: Spool) -> None:
     journal = ControlJournal(spool.segments, 0, attempt=2)
-    journal.rank_step(rank=3, step=10, number=4, version=14, waited_us=250, updates=3, skipped=2)
+    journal.rank_step(rank=3, step=10, number=4, version=14, waited_us=250, updates=3, skipped=2, not_finite=1)
     journal.rank_step(rank=3, step=11, number=None, version=14, waited_us=None, updates=0)
     journal.close()
     rows = folded(spool, "SELECT * FROM sync_step ORDER BY step")
-    assert rows == [(2, 3, 10, 4, 14, 250, 3, 2), (2, 3, 11, None, 14, None, 0, 0)]
+    assert rows == [(2, 3, 10, 4, 14, 250, 3, 2, 1), (2, 3, 11, None, 14, None, 0, 0, None)]
 
 
 def test_rows_that_come_together_are_written_together_and_a_tick_writes_the_last(

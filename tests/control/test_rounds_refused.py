@@ -2,11 +2,11 @@
 
 import os
 import re
-import socket
 import subprocess
 import sys
 
 import pytest
+from free_ports import free_port
 from torch import nn
 
 from starprof.control.engine.refusals import NATIVE_STEPS, Seen, reasons
@@ -26,12 +26,6 @@ def told(model, *optimizers, seen=None, **kwargs):
         for reason in reasons(model, optimizers, seen or Seen(), **kwargs):
             print(reason)
 """
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def ranks(source, size=2):

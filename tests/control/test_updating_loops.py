@@ -1,45 +1,17 @@
 """Which loops are understood, and which are refused with what reason."""
 
-import gc
-import json
-import os
-import threading
-import weakref
-
 import pytest
 import torch
 from torch import nn, optim
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import lr_scheduler as schedules
 from torch.optim.swa_utils import AveragedModel
-from updating_loop import Loop, Net, Training, gradients
+from updating_loop import gradients, loop_of, refusal_of
 
-from starprof.control.engine.updating import Kind, Updating, UpdatingError, same
-from starprof.control.engine.updating.hyper import snapshot
-from starprof.hook.boundary import Guard
+from starprof.control.engine.updating import Kind
+from starprof.control.engine.updating.changes import Changes
 
 held_elsewhere = [clip_grad_norm_]
-
-
-def loop_of(body, make=lambda p: optim.SGD(p, lr=0.1, momentum=0.9), **parts):
-    """A loop whose `body(model, optimizer, iteration, **parts)` follows each backward pass."""
-
-    def recipe(model):
-        optimizer = make(model.parameters())
-        made = {name: part(model, optimizer) for name, part in parts.items()}
-        count = iter(range(10**6))
-        return Training(model, [optimizer], lambda: body(model, optimizer, next(count), **made), *made.values())
-
-    return Loop(recipe)
-
-
-def refusal_of(body, steps=30, **kwargs):
-    with loop_of(body, **kwargs) as loop:
-        for _ in range(steps):
-            loop.native()
-        loop.updating.learn()
-        assert (loop.updating.refusal is None) == loop.updating.ready
-        return loop.updating.refusal
 
 
 def halved(model, optimizer, _i):
@@ -188,6 +160,30 @@ def test_two_scalers_are_refused():
     assert "GradScaler" in refusal_of(body, **scalers)
 
 
+def test_an_optimizer_that_only_a_scaler_steps_is_accepted():
+    """The scaler shows it for the first time between a backward pass and a step."""
+
+    def body(_model, optimizer, _i, scaler):
+        scaler.scale(torch.ones(()))
+        scaler.step(optimizer)
+        scaler.update()
+
+    scalers = {"scaler": lambda _m, _o: torch.amp.GradScaler("cpu", init_scale=1.0)}
+    assert refusal_of(body, known=False, **scalers) is None
+
+
+def test_an_optimizer_that_is_made_late_and_steps_first_is_accepted():
+    late = []
+
+    def body(model, optimizer, i):
+        if i == 3:
+            late.append(optim.SGD(model.last.parameters(), lr=0.01))
+        for one in (*late, optimizer):
+            one.step()
+
+    assert refusal_of(body, make=lambda parameters: optim.SGD(list(parameters)[:1], lr=0.1), known=False) is None
+
+
 def test_accepted_loops():
     def body(model, optimizer, _i, schedule):
         schedule.step()
@@ -265,289 +261,24 @@ def test_a_loop_that_changes_during_rounds_is_refused():
         assert "in another way than before rounds" in loop.updating.refusal
 
 
-def everything(model):
-    optimizer = optim.SGD(model.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    schedule = schedules.ExponentialLR(optimizer, 0.9)
-    average = AveragedModel(model)
-
-    def update():
-        scaler.unscale_(optimizer)
-        norm = clip_grad_norm_(model.parameters(), 1.0)
-        clipped = clip_grad_value_(model.parameters(), 1.0)
-        stepped = scaler.step(optimizer)
-        scaler.update()
-        schedule.step()
-        average.update_parameters(model)
-        return norm, clipped, stepped, schedule.get_last_lr()
-
-    return Training(model, [optimizer], update, schedule, average, scaler, scaler=scaler)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(("begin", "count"), [(0, 8), (0, 7), (1, 8), (2, 1), (0, 0)])
+def test_a_change_behind_a_gradients_back_is_found_wherever_it_lies(dtype, begin, count):
+    parameter = nn.Parameter(torch.zeros(count, dtype=dtype))
+    parameter.grad = torch.arange(1.0, 17.0).to(dtype)[begin : begin + count]
+    changes = Changes()
+    changes.note([parameter], checksums=True)
+    assert not changes.behind_their_back([parameter])
+    parameter.grad.data.mul_(0.5)
+    assert not changes.of_gradients([parameter])
+    assert bool(changes.behind_their_back([parameter])) == (count > 0)
 
 
-def test_an_own_update_that_is_left_out_changes_nothing_and_answers_all_the_same():
-    left_out = []
-    with Loop(everything, left_out=left_out.append) as loop:
-        for _ in range(5):
+def test_a_loop_that_is_refused_is_not_looked_at_any_more():
+    with loop_of(halved) as loop:
+        for _ in range(4):
             loop.native()
-        before = loop.state()
-        rate = loop.training.optimizers[0].param_groups[0]["lr"]
-        norm, clipped, stepped, rates = loop.rounds([])
-        assert loop.state() == before
-        assert torch.equal(norm, torch.tensor(0.0))
-        assert clipped is stepped is None
-        assert rates == [rate]
-        assert left_out == loop.training.optimizers
-        loop.native()
-        assert loop.state() != before
-        assert left_out == loop.training.optimizers
-
-
-def test_what_else_an_update_changes_is_known_in_the_same_order_everywhere():
-    with Loop(everything) as loop:
-        schedule, average, scaler = loop.training.stateful
-        epochal = schedules.ConstantLR(loop.training.optimizers[0], factor=1.0)
-        for _ in range(5):
+        assert loop.updating.refusal
+        for _ in range(70):
             loop.native()
-        loop.updating.epoch_ended()
-        epochal.step()
-        assert loop.updating.others == [scaler, schedule, average, epochal]
-        assert loop.updating.optimizers == loop.training.optimizers
-
-
-def test_what_comes_beyond_the_iterations_own_operations_is_not_left_out():
-    with loop_of(lambda _m, o, _i, schedule: o.step(), schedule=lambda _m, o: schedules.StepLR(o, 1)) as loop:
-        for _ in range(5):
-            loop.native()
-        loop.rounds([])
-        loop.training.stateful[0].step()  # no loader told that the epoch is over
-        assert loop.training.stateful[0].last_epoch == 1
-
-
-def test_the_updates_hyper_parameters_hold_for_that_update_only():
-    seen = []
-
-    def make(parameters):
-        optimizer = optim.AdamW(parameters, lr=0.1)
-        optimizer.register_step_pre_hook(lambda o, _a, _k: seen.append((o.param_groups[0]["lr"], o.defaults["lr"])))
-        return optimizer
-
-    with loop_of(lambda _m, o, _i: o.step(), make=make) as loop:
-        for _ in range(5):
-            loop.native()
-        group = loop.training.optimizers[0].param_groups[0]
-        told = loop.updating.hyper()
-        told[0][0].update(lr=0.025, betas=[0.5, 0.75])
-        seen.clear()
-        loop.updating.learn()
-        loop.updating.replay(lambda: loop.put(gradients(loop.model, 1)), told)
-        assert (group["lr"], group["betas"]) == (0.1, (0.9, 0.999))
-        loop.put(gradients(loop.model, 2))
-        loop.updating.own(told)
-        assert (group["lr"], group["betas"]) == (0.025, (0.5, 0.75))
-        loop.training.update()
-        assert (group["lr"], group["betas"]) == (0.1, (0.9, 0.999))
-        assert [rate for rate, _ in seen] == [0.025, 0.025]
-        loop.native()
-        assert loop.updating.refusal is None
-
-
-@pytest.mark.parametrize("replayed", [True, False])
-@pytest.mark.parametrize(("first", "rate"), [("step", 0.05), ("schedule", 0.0125)])
-def test_a_schedule_moves_the_rate_that_is_there_when_it_is_called(first, rate, replayed):
-    """After the update's last step that is the rank's own rate again, before it the update's."""
-
-    def body(_model, optimizer, _i, schedule):
-        for operation in (optimizer, schedule) if first == "step" else (schedule, optimizer):
-            operation.step()
-
-    def made(_model, optimizer):
-        optimizer._opt_called = True  # stepped before its schedule, as the old order has it
-        return schedules.ExponentialLR(optimizer, 0.5)
-
-    with loop_of(body, schedule=made) as loop:
-        for _ in range(5):
-            loop.native()
-        group = loop.training.optimizers[0].param_groups[0]
-        group["lr"] = 0.1
-        told = loop.updating.hyper()
-        told[0][0]["lr"] = 0.025
-        loop.backward()
-        loop.updating.learn()
-        if replayed:
-            loop.updating.replay(lambda: loop.put(gradients(loop.model, 1)), told)
-        else:
-            loop.put(gradients(loop.model, 1))
-            loop.updating.own(told)
-            loop.training.update()
-        assert group["lr"] == rate
-
-
-def test_a_rate_that_the_loop_sets_before_the_forward_pass_is_accepted():
-    with loop_of(lambda _m, o, _i: o.step()) as loop:
-        for i in range(8):
-            loop.training.optimizers[0].param_groups[0]["lr"] = 0.1 / (i + 1)
-            loop.native()
-        assert loop.updating.ready
-
-
-def test_hyper_parameters_are_json_and_compare():
-    weights = nn.Linear(2, 2).parameters()
-    optimizer = optim.AdamW(weights, lr=torch.tensor(0.25), betas=(0.1, 1 / 3), fused=True)
-    optimizer.param_groups[0]["weight_decay"] = float("nan")
-    taken = snapshot([optimizer])
-    told = json.loads(json.dumps(taken))
-    assert same(told, taken)
-    assert told[0][0]["lr"] == 0.25
-    assert told[0][0]["betas"] == [0.1, 1 / 3]
-    schedules.OneCycleLR(optimizer, max_lr=0.5, total_steps=9)
-    assert set(snapshot([optimizer])[0][0]) == set(told[0][0]) == {"lr", "betas", "eps", "weight_decay"}
-    told[0][0]["betas"][1] = 0.5
-    assert not same(told, taken)
-    assert not same([], taken)
-
-
-def test_another_number_of_groups_is_an_error_before_anything_is_changed():
-    with loop_of(lambda _m, o, _i: o.step()) as loop:
-        for _ in range(5):
-            loop.native()
-        before = loop.state()
-        with pytest.raises(ValueError, match="other parameter groups"):
-            loop.updating.replay(lambda: None, [])
-        assert loop.state() == before
-
-
-def test_nothing_is_replayed_before_the_loop_is_known():
-    with loop_of(lambda _m, o, _i: o.step()) as loop:
-        with pytest.raises(UpdatingError, match="not known yet"):
-            loop.updating.replay(lambda: None, loop.updating.hyper())
-        with pytest.raises(UpdatingError, match="learn"):
-            loop.updating.skip_own()
-
-
-def test_an_optimizer_that_is_made_later_is_met_at_its_first_step():
-    with loop_of(lambda _m, o, _i: o.step()) as loop:
-        for _ in range(5):
-            loop.native()
-        optimizer = optim.RMSprop(loop.model.parameters())
-        loop.training.optimizers[:] = [optimizer]
-        loop.training.update = lambda: optimizer.step()
-        loop.native()
-        assert not loop.updating.ready
-        for _ in range(5):
-            loop.native()
-        assert loop.updating.ready
-        assert [operation.name for operation in loop.updating.recorded] == ["RMSprop.step"]
-
-
-def test_other_threads_and_other_models_are_left_alone():
-    other = Net()
-    other_optimizer = optim.SGD(other.parameters(), lr=0.1)
-
-    def train_other():
-        other(torch.randn(4, 6)).sum().backward()
-        clip_grad_norm_(other.parameters(), 1.0)
-        other_optimizer.step()
-
-    with loop_of(lambda _m, o, _i: o.step()) as loop:
-        for _ in range(5):
-            loop.native()
-        loop.rounds([])
-        before = other.last.bias.detach().clone()
-        thread = threading.Thread(target=train_other)
-        thread.start()
-        thread.join(60)
-        assert not torch.equal(other.last.bias, before)
-        assert loop.updating.refusal is None
-
-
-def test_a_guard_that_is_off_lets_everything_through():
-    with loop_of(lambda _m, o, _i: o.step()) as loop:
-        for _ in range(5):
-            loop.native()
-        before = loop.state()
-        loop.guard.off = True
-        loop.rounds([])
-        assert loop.state() != before
-
-
-def test_nothing_is_left_out_in_a_forked_child():
-    with loop_of(lambda _m, o, _i: o.step()) as loop:
-        for _ in range(5):
-            loop.native()
-        loop.backward()
-        loop.updating.learn()
-        loop.updating.skip_own()
-        child = os.fork()
-        if child == 0:
-            before = loop.model.last.bias.clone()
-            loop.training.update()
-            os._exit(0 if not torch.equal(loop.model.last.bias, before) else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def test_everything_is_as_before_once_it_is_restored():
-    watched = [
-        (optim.SGD, "step"),
-        (torch.amp.GradScaler, "unscale_"),
-        (torch.amp.GradScaler, "step"),
-        (torch.amp.GradScaler, "update"),
-        (schedules.LRScheduler, "step"),
-        (schedules.ReduceLROnPlateau, "step"),
-        (schedules.ChainedScheduler, "step"),
-        (AveragedModel, "update_parameters"),
-        (nn.utils, "clip_grad_norm_"),
-        (nn.utils.clip_grad, "clip_grad_value_"),
-    ]
-    own = clip_grad_norm_
-    model = Net()
-    optimizer = optim.SGD(model.parameters(), lr=0.1)
-    schedules.StepLR(optimizer, 1)  # puts a step of its own into the optimizer
-    before = [vars(holder)[name] for holder, name in watched]
-    step = vars(optimizer)["step"]
-    updating = Updating(Guard(), model, [optimizer])
-    updating.install()
-    assert vars(optimizer)["step"] is not step
-    assert [name for (holder, name), was in zip(watched, before, strict=True) if vars(holder)[name] is was] == []
-    assert clip_grad_norm_ is not own
-    updating.restore()
-    assert all(vars(holder)[name] is was for (holder, name), was in zip(watched, before, strict=True))
-    assert clip_grad_norm_ is own
-    assert vars(optimizer)["step"] is step
-
-
-def test_the_users_objects_are_freed_as_soon_as_without_it():
-    gc.collect()
-    gc.disable()
-    try:
-        model = Net()
-        optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        updating = Updating(Guard(), model, [optimizer])
-        updating.install()
-        for _ in range(5):
-            model(torch.randn(4, 6)).sum().backward()
-            updating.learn()
-            clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-        alive = [weakref.ref(model), weakref.ref(optimizer), weakref.ref(model.last.weight)]
-        del model, optimizer
-        assert [reference() for reference in alive] == [None, None, None]
-        updating.restore()
-    finally:
-        gc.enable()
-
-
-def test_an_exception_of_the_users_passes_and_the_next_iteration_is_seen():
-    def body(model, optimizer, i):
-        if i == 6:
-            clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
-        optimizer.step()
-
-    with loop_of(body) as loop:
-        for _ in range(6):
-            loop.native()
-        loop.backward()
-        loop.model.last.bias.grad.fill_(float("nan"))
-        loop.updating.learn()
-        with pytest.raises(RuntimeError, match="non-finite"):
-            loop.training.update()
-        assert loop.updating._watch._inside is None
+            assert not loop.updating._watch.window.checked

@@ -285,3 +285,21 @@ def test_a_non_finite_update_changes_nothing_but_the_scale():
         assert all(torch.equal(p, q) for p, q in zip(loop.model.parameters(), before, strict=True))
         assert loop.updating.scale() == scale / 8
         assert loop.updating.unscale_factor() == 8 / scale
+        assert loop.updating.left_out == 3
+
+
+def test_what_native_steps_leave_out_or_a_state_brings_is_no_update_left_out_in_rounds():
+    with Loop(RECIPES["scaled and clipped"]) as loop:
+        for number in range(LEARNED):
+            loop.native(update_of(loop, number))
+        scale = loop.updating.scale()
+        loop.native(update_of(loop, 6))
+        loop.rounds([update_of(loop, 0)])
+        assert loop.updating.scale() < scale
+        loop.training.scaler.load_state_dict({**loop.training.scaler.state_dict(), "scale": 2.0})
+        loop.updating.forget_scale()
+        assert loop.updating.scale() == 2.0
+        assert loop.updating.left_out == 0
+    with Loop(RECIPES["SGD with momentum"]) as loop:
+        loop.native(update_of(loop, 0))
+        assert loop.updating.left_out is None

@@ -1,7 +1,7 @@
 """A user's training loop around a small model, and what the engine does to it."""
 
 import torch
-from torch import nn
+from torch import nn, optim
 
 from starprof.control.engine.updating import Updating
 from starprof.hook.boundary import Guard
@@ -33,7 +33,8 @@ class Training:
 class Loop:
     """One rank."""
 
-    def __init__(self, recipe, *, seed=0, **options):
+    def __init__(self, recipe, *, seed=0, known=True, **options):
+        """With `known`, the optimizers are told of; a running job sees them when they step."""
         torch.manual_seed(seed)
         self.model = Net()
         self.training = recipe(self.model)
@@ -41,7 +42,7 @@ class Loop:
         self.guard = Guard()
         self.errors = []
         self.guard.report = lambda _count, text: self.errors.append(text)
-        self.updating = Updating(self.guard, self.model, self.training.optimizers, **options)
+        self.updating = Updating(self.guard, self.model, self.training.optimizers if known else (), **options)
         self.updating.install()
 
     def __enter__(self):
@@ -127,3 +128,24 @@ def gradients(model, number, *, size=1.0, spare=False):
         None if name.startswith("spare") and not spare else size * torch.randn(p.shape, generator=generator)
         for name, p in model.named_parameters()
     ]
+
+
+def loop_of(body, make=lambda p: optim.SGD(p, lr=0.1, momentum=0.9), *, known=True, **parts):
+    """A loop whose `body(model, optimizer, iteration, **parts)` follows each backward pass."""
+
+    def recipe(model):
+        optimizer = make(model.parameters())
+        made = {name: part(model, optimizer) for name, part in parts.items()}
+        count = iter(range(10**6))
+        return Training(model, [optimizer], lambda: body(model, optimizer, next(count), **made), *made.values())
+
+    return Loop(recipe, known=known)
+
+
+def refusal_of(body, steps=30, **kwargs):
+    with loop_of(body, **kwargs) as loop:
+        for _ in range(steps):
+            loop.native()
+        loop.updating.learn()
+        assert (loop.updating.refusal is None) == loop.updating.ready
+        return loop.updating.refusal

@@ -1,13 +1,14 @@
 """Real jobs with the hook injected, and their rings read back."""
 
 import os
-import socket
 import struct
 import subprocess
 import sys
 import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from free_ports import free_port
 
 import starprof
 from starprof.model import env
@@ -98,7 +99,7 @@ class Job:
         path.write_text(textwrap.dedent(source))
         return path
 
-    def run(self, command, *, hook=True, timeout=120, **more):
+    def run(self, command, *, hook=True, timeout=240, **more):
         done = subprocess.run(
             [str(c) for c in command],
             env=self.environment(hook=hook, **more),
@@ -118,11 +119,9 @@ class Job:
 
     def ranks(self, source, count, *arguments, **options):
         """Run as `count` processes that find each other by environment variables, as under srun or mpirun."""
-        hook, timeout = options.pop("hook", True), options.pop("timeout", 120)
+        hook, timeout = options.pop("hook", True), options.pop("timeout", 240)
         path = self.script(source)
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
-        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)} | options
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count)} | options
         processes = [
             subprocess.Popen(
                 [sys.executable, path, *map(str, arguments)],

@@ -15,7 +15,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 starprof.watch(model, optimizer)
 original = torch.Tensor.to
 def slow(self, *args, **kwargs):
-    time.sleep(0.02)
+    time.sleep(0.2)
     return original(self, *args, **kwargs)
 torch.Tensor.to = slow
 wrap_copies(install().hook, "meta")
@@ -32,4 +32,4 @@ meta = original(x, "meta")
 step(lambda: x.to(meta), lambda: meta.to("meta"))
 """
     ).only
-    assert [round(us / 20_000) for us in rank.column("h2d_us")] == [0, 3, 0, 1]
+    assert [us // 200_000 for us in rank.column("h2d_us")] == [0, 3, 0, 1]

@@ -89,7 +89,7 @@ def test_arguments_that_make_no_sense(launch, arguments, said):
 
 
 def test_second_recorder_on_one_file_names_the_first(launch):
-    first = launch("-o", "run", "--", "sh", "-c", "echo ready; sleep 2; exit 6")
+    first = launch("-o", "run", "--", "sh", "-c", "echo ready; cat; exit 6", stdin=subprocess.PIPE)
     first.process.stdout.readline()
     line = refused(launch("-o", "run", *JOB))
     assert f"is being recorded by process {first.pid}" in line

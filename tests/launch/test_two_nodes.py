@@ -23,6 +23,13 @@ def listening(recording):
     return re.search(r"listening on (\S+);", line)[1], line
 
 
+def node_0(launch, secret=SECRET):
+    """A recorder, its address and what else it says. Its job reads to the end of its input, which `end` gives it."""
+    env = {"STARPROF_TOKEN": secret}
+    first = launch("-o", "run", "--listen", "127.0.0.1:0", "--", "cat", stdin=subprocess.PIPE, env=env)
+    return first, *listening(first)
+
+
 def sh(*words):
     subprocess.run(words, check=True)
 
@@ -92,8 +99,7 @@ def test_one_run_of_two_hosts_with_different_clocks(launch, two_hosts, tmp_path,
 
 
 def test_nodes_on_one_machine_have_one_clock(launch, tmp_path, query):
-    first = launch("-o", "run", "--listen", "127.0.0.1:0", "--", "sleep", "2", env={"STARPROF_TOKEN": SECRET})
-    address, _ = listening(first)
+    first, address, _ = node_0(launch)
     assert launch("--join", address, "--", "true", env={"STARPROF_TOKEN": SECRET}).end()[0] == 0
     assert first.end()[0] == 0
     ((offset_ns, error_ns),) = query(tmp_path / "run.starprof", "SELECT offset_ns, error_ns FROM clock WHERE node = 1")
@@ -101,8 +107,7 @@ def test_nodes_on_one_machine_have_one_clock(launch, tmp_path, query):
 
 
 def test_secret_is_made_and_shown_when_none_is_given(launch, tmp_path):
-    first = launch("-o", "run", "--listen", "127.0.0.1:0", "--", "sleep", "2", env={"STARPROF_TOKEN": ""})
-    address, line = listening(first)
+    first, address, line = node_0(launch, secret="")
     secret = re.search(r"STARPROF_TOKEN=(\w{32}) ", line)[1]
     (tmp_path / "secret").write_text(secret + "\n")
     assert launch("--join", address, "--token-file", "secret", "--", "sh", "-c", "exit 4").end()[0] == 4
@@ -110,8 +115,7 @@ def test_secret_is_made_and_shown_when_none_is_given(launch, tmp_path):
 
 
 def test_wrong_secret_starts_no_job(launch):
-    first = launch("-o", "run", "--listen", "127.0.0.1:0", "--", "sleep", "2", env={"STARPROF_TOKEN": SECRET})
-    address, line = listening(first)
+    first, address, line = node_0(launch)
     assert SECRET not in line
     code, out, err = launch("--join", address, "--", "echo", "ran", env={"STARPROF_TOKEN": "wrong" * 4}).end()
     assert (code, out) == (1, "")
@@ -121,9 +125,10 @@ def test_wrong_secret_starts_no_job(launch):
 
 def test_node_id_that_is_taken_starts_no_job(launch):
     env = {"STARPROF_TOKEN": SECRET}
-    first = launch("-o", "run", "--listen", "127.0.0.1:0", "--", "sleep", "4", env=env)
-    address, _ = listening(first)
-    second = launch("--join", address, "--node-rank", 3, "--", "sh", "-c", "echo ready; sleep 3", env=env)
+    first, address, _ = node_0(launch)
+    second = launch(
+        "--join", address, "--node-rank", 3, "--", "sh", "-c", "echo ready; cat", stdin=subprocess.PIPE, env=env
+    )
     second.process.stdout.readline()
     code, out, err = launch("--join", address, "--node-rank", 3, "--", "echo", "ran", env=env).end()
     assert (code, out) == (1, "")
@@ -133,8 +138,7 @@ def test_node_id_that_is_taken_starts_no_job(launch):
 
 def test_address_in_use_starts_no_job(launch):
     env = {"STARPROF_TOKEN": SECRET}
-    first = launch("-o", "run", "--listen", "127.0.0.1:0", "--", "sleep", "2", env=env)
-    address, _ = listening(first)
+    first, address, _ = node_0(launch)
     code, out, err = launch("-o", "other", "--listen", address, "--", "echo", "ran", env=env).end()
     assert (code, out) == (1, "")
     assert f"can't listen on {address}" in err

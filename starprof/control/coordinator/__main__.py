@@ -16,6 +16,7 @@ import sys
 
 from starprof.control.controlsocket import ControlSocket
 from starprof.control.coordinator.counter import Counter
+from starprof.control.coordinator.place import leave_rank
 from starprof.control.coordinator.service import Service, say
 from starprof.control.coordinator.settings import Settings
 from starprof.control.journal import ControlJournal
@@ -53,6 +54,8 @@ async def _run(settings: Settings, secret: bytes) -> None:
     listener = _listen(settings.host, settings.port)
     control = ControlSocket(settings.state)
     service = Service(settings, secret, journal)
+    if settings.launcher is not None:
+        service.held = leave_rank(settings.launcher)
     loop.add_signal_handler(signal.SIGTERM, service.close, "told to end")
     # Ctrl-C goes to the whole foreground group; whether the job ends is for the ranks to say.
     loop.add_signal_handler(signal.SIGINT, lambda: None)

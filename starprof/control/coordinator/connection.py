@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+import struct
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -11,7 +13,7 @@ from starprof.control.codec import decode
 from starprof.control.speech import COORDINATOR, MAX_FRAME_BYTES, MESSAGE, PING, PONG
 from starprof.errors import TransportError
 from starprof.sync.protocol.messages import ToCoordinator, ToRank
-from starprof.wire.channel import HANDSHAKE_S
+from starprof.wire.channel import HANDSHAKE_S, tune
 from starprof.wire.frames import ANSWER_BYTES, Frames, ServerProof
 
 MANY_WAITING_BYTES = 1 << 20
@@ -19,6 +21,10 @@ MANY_WAITING_BYTES = 1 << 20
 
 MAX_WAITING_BYTES = 32 << 20
 """Never more than this. Whoever reads too slowly is cut off, and its next hello makes it good."""
+
+_AT_ONCE = struct.pack("ii", 1, 0)
+"""Of SO_LINGER: without it the kernel goes on offering what waits, to a side that may only ever have it from there that
+the connection is over."""
 
 _BUFFER = memoryview(bytearray(1 << 16))
 """One for all, as one thread reads. A protocol without one has the loop take 256 KiB anew for each message, which costs
@@ -63,12 +69,12 @@ class Connection(asyncio.BufferedProtocol):
         self._too_slow: asyncio.TimerHandle | None = None
         self._behind: asyncio.TimerHandle | None = None
         self._why = ""
+        self._pongs: list[bytes] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""
         self._transport = cast("asyncio.Transport", transport)
-        sock = transport.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        tune(transport.get_extra_info("socket"))  # the loop does so only where it has made the listener itself
         self._hub.opened(self)
         self._too_slow = asyncio.get_running_loop().call_later(
             HANDSHAKE_S, self.cut, "it did not say who it is in time"
@@ -93,6 +99,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._frames.feed(data)
             while self._frames is not None and not self._why and (frame := self._frames.next()) is not None:
                 self._frame(*frame)
+            self._answer_pings()
         except TransportError as error:
             self.cut(str(error))
 
@@ -130,9 +137,13 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def cut(self, why: str) -> None:
-        """End it now; what waits to be sent is not sent."""
+        """End it now; what waits to be sent is not sent, nor kept for a rank that does not read."""
         if not self._why and self._transport is not None:
             self._why = why
+            if self.rank is not None:
+                with contextlib.suppress(OSError):  # it has ended by itself
+                    sock = self._transport.get_extra_info("socket")
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
             self._transport.abort()
 
     def _no_hurry(self) -> None:
@@ -157,11 +168,18 @@ class Connection(asyncio.BufferedProtocol):
         self._frames = frames
         self._write(reply)
 
+    def _answer_pings(self) -> None:
+        """Many at once where many have come: some event loops look at each piece that waits with each more."""
+        if self._pongs:
+            pongs, self._pongs = b"".join(self._pongs), []
+            self._write(pongs)
+
     def _frame(self, kind: int, payload: bytes) -> None:
         if kind == MESSAGE:
+            self._answer_pings()
             self._hub.said(self, decode(payload))
         elif kind == PING:
             assert self._frames is not None
-            self._write(self._frames.seal(PONG))
+            self._pongs.append(self._frames.seal(PONG))
         else:
             raise TransportError(f"a rank sent a frame of the unknown kind {kind}")

@@ -11,6 +11,7 @@ Answers have `ok`; where it is false `error` is one line, and `usage` tells whet
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from starprof.control import modes
 from starprof.control.coordinator.record import KEPT
 from starprof.control.coordinator.service import Service
 from starprof.errors import StarprofError, UsageError
+from starprof.sync.protocol.membership import RankState
 
 SCHEMA = 1
 MAX_WORDS = 200
@@ -40,14 +42,27 @@ def _status(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:  #
     return {
         **_mode_now(service),
         "frozen_by": service.frozen or None,
+        "refused": coordinator.refused or None,
         "epoch": coordinator.epoch,
         "version": record.version,
         "updates": record.updates,
         "rounds_per_s": round(record.rounds_per_s(), 3),
         "refused_connections": service.refused,
+        "held_by": list(service.held),
         "last_switch": last.to_json() if last is not None else None,
+        "noise": _noise(service),
         "ranks": _ranks(service),
     }
+
+
+def _noise(service: Service) -> dict[str, Any] | None:
+    """The gradient noise scale in batches of one rank; an end that is not known is None."""
+    now = service.noise.estimate
+    if now is None:
+        return None
+    values = {"scale": now.scale, "low": now.low, "high": now.high}
+    finite = {name: float(f"{value:.6g}") if math.isfinite(value) else None for name, value in values.items()}
+    return {**finite, "updates": now.updates}
 
 
 def _mode_now(service: Service) -> dict[str, Any]:
@@ -57,33 +72,44 @@ def _mode_now(service: Service) -> dict[str, Any]:
         "wish": service.wish.name,
         "wish_options": dict(service.wish.options),
         "state": service.state,
+        "refusals": [{"rank": rank, "reasons": list(told)} for rank, told in sorted(service.refusals.items())],
     }
 
 
 def _ranks(service: Service) -> list[dict[str, Any]]:
     record, shares = service.record, service.record.shares()
+    slow = service.coordinator.transfers.slow
     result = []
     for rank, known in service.coordinator.ranks.items():
-        state = "lost" if known.lost else "left" if known.left else "connected" if known.connected else "disconnected"
         result.append(
             {
                 "rank": rank,
-                "state": state,
+                "state": _state_of(known),
                 "held": known.held,
                 "lag": max(0, record.version - known.held),
                 "last_arrival_s": service.since_arrival_s(rank),
                 "contributions": record.contributions[rank],
                 "share": round(shares.get(rank, 0.0), 4),
+                "extra_transfer_s": round(slow.get(rank, 0.0), 4),
             }
         )
     return result
+
+
+def _state_of(known: RankState) -> str:
+    if known.lost:
+        return "behind" if known.behind and known.connected else "lost"
+    return "left" if known.left else "connected" if known.connected else "disconnected"
 
 
 def _mode(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:
     options = question.get("options")
     if options is not None and not isinstance(options, dict):
         raise UsageError("options is an object")
-    wanted = modes.mode(str(question.get("mode")), options, service.coordinator.live)
+    coordinator = service.coordinator
+    # Groups are of all ranks, also of those that are lost; other options make sense for those who are there.
+    ranks = coordinator.ranks if options and "groups" in options else coordinator.live
+    wanted = modes.mode(str(question.get("mode")), options, ranks)
     service.want(wanted, _words(question, "by", "user"), _words(question, "reason", ""))
     return _mode_now(service)
 

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from starprof.control.coordinator.noise import Seen
 from starprof.control.modes import Mode
+from starprof.sync.noise_scale import Estimate, Squares
 from starprof.sync.protocol.messages import Close
 
 KEPT = 1_000
@@ -39,6 +41,18 @@ class Journal(Protocol):
         took_us: int | None = None,
     ) -> None:
         """The mode was changed, or was not after all."""
+        ...
+
+    def noise(
+        self,
+        *,
+        version: int,
+        mode: str,
+        gradients: int,
+        squares: Squares,
+        estimate: Estimate,
+    ) -> None:
+        """The gradients of an update were looked at."""
         ...
 
     def tick(self) -> None:
@@ -121,6 +135,17 @@ class Record:
         if self._journal is not None:
             self._journal.update(close, mode=mode.name, options=mode.options)
 
+    def noise(self, seen: Seen, mode: Mode) -> None:
+        """The gradients of an update were looked at."""
+        if self._journal is not None:
+            self._journal.noise(
+                version=seen.version,
+                mode=mode.name,
+                gradients=seen.gradients,
+                squares=seen.squares,
+                estimate=seen.estimate,
+            )
+
     def switched(self, switch: Switch, epoch: int) -> None:
         """The mode has changed."""
         self.switches.append(switch)
@@ -135,6 +160,20 @@ class Record:
                 reason=switch.reason,
                 epoch=epoch,
                 took_us=round(switch.took_s * 1e6),
+            )
+
+    def refused(self, before: Mode, wanted: Mode, asked_by: str, reason: str, epoch: int) -> None:
+        """A mode that is wanted can't be had, for this reason."""
+        if self._journal is not None:
+            self._journal.switch(
+                from_mode=before.name,
+                from_options=before.options,
+                to_mode=wanted.name,
+                to_options=wanted.options,
+                asked_by=asked_by,
+                version=None,
+                reason=reason,
+                epoch=epoch,
             )
 
     def tick(self) -> None:
@@ -173,6 +212,7 @@ class Record:
                 "contributors": [g.worker for g in close.gradients],
                 "staleness": [close.round - g.version for g in close.gradients],
                 "weights": list(close.weights),
+                "steps": [g.steps for g in close.gradients],
                 "native_next": close.native,
             }
             for at_s, close, mode in list(self._closes)[-count:]

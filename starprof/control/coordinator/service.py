@@ -9,18 +9,32 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import get_args
 
 from starprof.control.codec import encode
 from starprof.control.coordinator.connection import Connection
+from starprof.control.coordinator.noise import NoiseBook
 from starprof.control.coordinator.record import Journal, Record, Switch
 from starprof.control.coordinator.settings import Settings
-from starprof.control.coordinator.wishes import Wish, kept
+from starprof.control.coordinator.wishes import MAX_CHARACTERS, Wish, wish_of
 from starprof.control.modes import NATIVE, Mode
 from starprof.errors import StarprofError, TransportError
 from starprof.sync.protocol.coordinator import Coordinator
-from starprof.sync.protocol.messages import Arrive, Close, Hello, ToCoordinator, ToRank, Welcome
+from starprof.sync.protocol.lag import LagLimit
+from starprof.sync.protocol.messages import (
+    Arrive,
+    Close,
+    Hello,
+    Norms,
+    Objects,
+    Rejoin,
+    ToCoordinator,
+    ToRank,
+    Welcome,
+    Wished,
+)
 
 SPARE_UNPROVEN = 64
 """Connections that may be unproven, beside one for each rank; the oldest makes room for a new one."""
@@ -38,6 +52,10 @@ class FrozenError(StarprofError):
     """The mode is to stay as it is."""
 
 
+class RefusedError(StarprofError):
+    """The loop can't be in rounds."""
+
+
 class Service:
     """One coordinator's.
 
@@ -46,20 +64,27 @@ class Service:
         record: what it has done.
         wish: mode that is wanted.
         frozen: who wants the mode to stay as it is; "" for nobody.
+        held: control groups of a rank that the coordinator is in as well, since it may not leave them.
         refused: connections that did not know the secret, or said what no rank says.
+        refusals: why ranks stay with native steps, of those that do.
         arrived_s: when each rank's last gradient came, by the clock of the loop.
+        noise: what is known of the gradients' noise.
         over: set when there is nothing more to do.
     """
 
     def __init__(self, settings: Settings, secret: bytes, journal: Journal | None) -> None:
         """Begin; called in the loop that it is to run in."""
         self.settings = settings
-        self.coordinator = Coordinator(settings.ranks, settings.epoch)
+        lag = None if settings.max_lag is None else LagLimit(settings.max_lag)
+        self.coordinator = Coordinator(settings.ranks, settings.epoch, lag)
         self.record = Record(journal)
         self.wish = NATIVE
         self.frozen = ""
         self.refused = 0
+        self.held: list[str] = []
+        self.refusals: dict[int, tuple[str, ...]] = {}
         self.arrived_s: dict[int, float] = {}
+        self.noise = NoiseBook(settings.ranks)
         self.over = asyncio.Event()
         self.why_over = ""
         self._secret = secret
@@ -67,6 +92,11 @@ class Service:
         self._clock: Callable[[], float] = self._loop.time
         self._connections: dict[int, Connection] = {}
         self._strangers: dict[Connection, None] = {}
+        self._refusing: dict[int, Connection] = {}
+        self._noted: tuple[Mode, tuple[str, ...]] = (NATIVE, ())
+        self._wished: Wished | None = None
+        self._asked_here = False
+        self._taken_over = (-1, 0)
         self._wake: asyncio.TimerHandle | None = None
         self._gathered = False
         self._in_force = self._decides = NATIVE
@@ -74,13 +104,10 @@ class Service:
         now_s = self._clock()
         self._heard_s = dict.fromkeys(settings.ranks, now_s + settings.gather_s - settings.lease_s)
         self._lease_said_s: dict[int, float] = {}
+        self._behind: set[int] = set()
         self._alone_s: float | None = now_s
         self._all_left_s: float | None = None
-        # Another coordinator may have been told to want something else than the job was started with.
-        before = kept(settings.state, settings.ranks) if settings.epoch > 1 else None
-        wish = before if before is not None else Wish(settings.mode, settings.asked_by)
-        self.want(wish.mode, wish.asked_by)
-        self.freeze(wish.frozen_by)
+        self._want(settings.mode, settings.asked_by, "")
 
     def accept(self) -> Connection:
         """The protocol of a new connection."""
@@ -101,26 +128,45 @@ class Service:
         if not isinstance(message, _FROM_RANKS) or message.rank not in self.coordinator.ranks:
             raise TransportError("a rank said what no rank of this job says")
         rank = message.rank
+        if isinstance(message, Objects):
+            self._refuses(connection, message)
+            return
         if connection.rank is None and isinstance(message, Hello):
             self._met(connection, rank)
-        elif rank != connection.rank:
+        elif rank != connection.rank or self._refusing.get(rank) is connection:
             raise TransportError("a rank spoke before its hello, or for another one")
+        if type(message) is Norms:
+            self._look_at_noise(message)
+            return
         now_s = self._clock()
         if type(message) is Arrive:
             if message.gradient.worker != rank:
                 raise TransportError("a rank handed in another one's gradient")
             self.arrived_s[rank] = now_s
+        if type(message) is Hello:
+            self._take_over_wish(message)
         try:
             out = self.coordinator.told(message, now_s)
         except ValueError as error:  # from a policy, of a gradient that can't be
             raise TransportError(f"a rank said what can't be: {error}") from error
+        if self.coordinator.refused and not self.wish.native:
+            self._give_up_wish()
         self.deliver(out)
+        if type(message) is Hello:
+            self._tell_wish([rank])
+
+    def _look_at_noise(self, norms: Norms) -> None:
+        seen = self.noise.told(norms)
+        if seen is not None:
+            self.record.noise(seen, NATIVE if norms.native else self._decides)
 
     def ended(self, connection: Connection, why: str) -> None:
         """See `connection.Hub`."""
         if connection in self._strangers:
             self._turned_away(connection)
         rank = connection.rank
+        if rank is not None and self._refusing.get(rank) is connection:
+            del self._refusing[rank], self.refusals[rank]
         if rank is None or self._connections.get(rank) is not connection:
             return
         del self._connections[rank]
@@ -134,12 +180,46 @@ class Service:
         del self._strangers[stranger]
         self.refused += 1
 
+    def _refuses(self, connection: Connection, message: Objects) -> None:
+        """A rank that does not take part says why."""
+        if connection.rank is None:
+            self._strangers.pop(connection, None)
+            connection.belongs_to(message.rank)
+            former = self._refusing.get(message.rank)
+            self._refusing[message.rank] = connection
+            if former is not None:
+                former.cut("its rank has connected anew")
+        elif self._refusing.get(message.rank) is not connection:
+            raise TransportError("a rank that takes part refuses to")
+        self.refusals[message.rank] = message.reasons
+        self._note_refusals()
+
+    def _give_up_wish(self) -> None:
+        """A rank has said that its loop can't be in rounds after all."""
+        if self._in_force.native:
+            self._note_refused((self.coordinator.refused,))
+        self.wish = NATIVE
+        self._asked = (time.monotonic(), "coordinator", self.coordinator.refused)
+        self._keep_wish()
+
+    def _note_refusals(self) -> None:
+        reasons = tuple(sorted({reason for told in self.refusals.values() for reason in told}))
+        if reasons and not self.wish.native:
+            self._note_refused(reasons)
+
+    def _note_refused(self, reasons: tuple[str, ...]) -> None:
+        """What is wanted and can't be had goes into the record, once for the same reasons."""
+        if (self.wish, reasons) != self._noted:
+            self._noted = (self.wish, reasons)
+            self.record.refused(self._in_force, self.wish, self._asked[1], "; ".join(reasons), self.coordinator.epoch)
+
     def _met(self, connection: Connection, rank: int) -> None:
         self._strangers.pop(connection, None)
         former = self._connections.get(rank)
         connection.belongs_to(rank)
         self._connections[rank] = connection
         if former is not None:
+            self.deliver(self.coordinator.disconnected(rank))
             former.cut("its rank has connected anew")
 
     # Decisions on their way.
@@ -150,12 +230,21 @@ class Service:
             self._send(out)
         self.coordinator.history.clear()  # what goes into the record is what the ranks were told
         self._set_alarm()
-        for _, message in out:
+        for rank, message in out:
             if type(message) is Close:
+                self.noise.closed(message)
                 self.record.closed(message, self._decides)
+            elif type(message) is Rejoin:
+                self._see_who_is_behind(rank, message)
             elif type(message) is Welcome:
                 self._begun()
         self._see_mode()
+
+    def _see_who_is_behind(self, rank: int, rejoin: Rejoin) -> None:
+        """Said once of each rank: a slow one is so again and again."""
+        if self.coordinator.ranks[rank].behind and rank not in self._behind:
+            self._behind.add(rank)
+            say(f"rank {rank} is too far behind: it takes the state of rank {rejoin.holder}")
 
     def _send(self, out: Out) -> None:
         """Each message is encoded once, and each rank gets its messages with one system call; contributors first."""
@@ -200,21 +289,57 @@ class Service:
 
         Raises:
             FrozenError: it is to stay as it is.
+            RefusedError: rounds are asked for, and a rank has said that its loop can't be in them.
         """
+        if self.coordinator.refused and not mode.native:
+            raise RefusedError(f"the job stays with native steps: {self.coordinator.refused}")
         if self.frozen:
             raise FrozenError(f"the mode is frozen by {self.frozen}: unfreeze it first")
+        self._want(mode, asked_by, reason)
+        self._note_refusals()
+        self._asked_here = True
+        self._keep_wish()
+
+    def _want(self, mode: Mode, asked_by: str, reason: str) -> None:
         self.wish = mode
         self._asked = (time.monotonic(), asked_by, reason)
         self.deliver(self.coordinator.switch(None if mode.native else mode.policy, self._clock()))
-        self._keep_wish()
 
     def freeze(self, by: str) -> None:
         """The mode stays as it is, for whoever it is; with "" it may change again."""
         self.frozen = by
+        self._asked_here = True
         self._keep_wish()
 
     def _keep_wish(self) -> None:
-        Wish(self.wish, self._asked[1], self.frozen).keep(self.settings.state)
+        """Ranks keep it in mind: the next coordinator may be on any node, and hears it from them."""
+        text = Wish(self.wish, self._asked[1], self.frozen).text()
+        if len(text) > MAX_CHARACTERS:
+            say("what is wanted is too long for ranks to keep in mind")
+            return
+        serial = 1 if self._wished is None else self._wished.serial + 1
+        self._wished = Wished(self.coordinator.epoch, serial, text)
+        self._tell_wish(self._connections)
+
+    def _tell_wish(self, ranks: Iterable[int]) -> None:
+        if self._wished is not None:
+            told = replace(self._wished, epoch=self.coordinator.epoch)
+            self._send([(rank, told) for rank in ranks])
+
+    def _take_over_wish(self, hello: Hello) -> None:
+        """What a coordinator before was wanted to do counts, unless something was wanted of this one since."""
+        heard = hello.wished
+        if heard is None or self._asked_here or heard.epoch >= self.settings.epoch:
+            return
+        if (heard.epoch, heard.serial) <= self._taken_over:
+            return
+        wish = wish_of(heard.text, self.settings.ranks)
+        if wish is None:
+            return
+        self._taken_over = (heard.epoch, heard.serial)
+        self._want(wish.mode, wish.asked_by, "")
+        self.frozen = wish.frozen_by
+        self._keep_wish()
 
     @property
     def state(self) -> str:
@@ -282,12 +407,13 @@ class Service:
     def _tick(self) -> None:
         self._loop.call_later(TICK_S, self._tick)
         now_s = self._clock()
-        for connection in list(self._connections.values()):
+        for connection in [*self._connections.values(), *self._refusing.values()]:
             if now_s - connection.heard_s > self.settings.silent_s:
                 connection.cut("it is silent")
         for rank, known in self.coordinator.ranks.items():
             if not known.lost and rank not in self._connections:
                 self._look_at_lease(rank, now_s)
+        self.deliver(self.coordinator.tick(now_s))
         self.record.tick()
         self._look_at_end(now_s)
 
@@ -304,7 +430,7 @@ class Service:
                 say(f"rank {rank} is taken for lost")
 
     def _look_at_end(self, now_s: float) -> None:
-        if self._connections:
+        if self._connections or self._refusing:
             self._alone_s = None
         elif self._alone_s is None:
             self._alone_s = now_s

@@ -36,6 +36,9 @@ class Settings:
         segments: folder of segments of this node's spool, where what was done is recorded; None: nowhere.
         node: id of this node.
         attempt: restart count of the job.
+        max_lag: rounds that a rank may be behind before it has to take another one's state; None: any number.
+        launcher: process that has started the ranks of this machine, in whose place the coordinator is to run; None: in
+            that of whoever has started it.
         token_fd: file descriptor to read the secret from; None: it is in the environment.
         lease_s: a rank whose connection is cut may come back within this time.
         silent_s: a connection over which nothing has come, or much is not taken, for this time is cut; ranks say
@@ -55,6 +58,8 @@ class Settings:
     segments: Path | None = None
     node: int = 0
     attempt: int = 0
+    max_lag: int | None = None
+    launcher: int | None = None
     token_fd: int | None = None
     lease_s: float = 2.0
     silent_s: float = 5.0
@@ -128,7 +133,7 @@ def _value(name: str, value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
             raise UsageError(f"{name} is a positive number of seconds")
         return float(value)
-    if name == "token_fd" and value is None:
+    if name in {"token_fd", "max_lag", "launcher"} and value is None:
         return None
     if type(value) is not int or value < 0 or (name == "port" and value > 65_535):
         raise UsageError(f"{name} is a whole number")

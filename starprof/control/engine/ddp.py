@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch.compiler import is_dynamo_compiling
@@ -39,16 +39,35 @@ class Driver(Protocol):
 
 
 class _Watched:
-    """One model: who drives it, and where in its iteration it is."""
+    """One model: who drives it, its parameters (DDP doesn't notice either if they change), and where it is."""
 
-    __slots__ = ("driver", "fill", "in_iteration", "seen", "sync_due")
+    __slots__ = ("driver", "fill", "in_iteration", "on_cuda", "parameters", "seen", "sync_due")
 
-    def __init__(self, driver: Driver | None) -> None:
+    def __init__(self, driver: Driver | None, parameters: list[torch.nn.Parameter]) -> None:
         self.driver = driver
+        self.parameters = parameters
+        self.on_cuda = any(parameter.is_cuda for parameter in parameters)
         self.fill = False
         self.in_iteration = False
         self.sync_due = False
-        self.seen: list[tuple[torch.Tensor | None, int]] = []
+        self.seen: list[tuple[ref[torch.Tensor] | None, int]] = []
+
+    def look(self) -> None:
+        """Note the gradients before a backward pass, without keeping them in memory."""
+        gradients = [parameter.grad for parameter in self.parameters]
+        self.seen = [(None, -1) if g is None else (ref(g), g._version) for g in gradients]
+
+    def has_changed(self) -> bool:
+        """Whether any gradient has since."""
+        for parameter, (seen, version) in zip(self.parameters, self.seen, strict=True):
+            gradient = parameter.grad
+            if gradient is not None and (gradient._version != version or seen is None or seen() is not gradient):
+                return True
+        return False
+
+    def is_captured(self) -> bool:
+        """Whether the work is only noted, for a CUDA graph: none of ours may be in it."""
+        return self.on_cuda and bool(torch.cuda.is_current_stream_capturing())
 
 
 class DdpPatches:
@@ -126,15 +145,15 @@ class DdpPatches:
     def _before_forward(self, model: Model) -> None:
         watched = self._models.get(model)
         if watched is None:
-            watched = self._models[model] = _Watched(self._meet(model))
-        if watched.driver is None:
+            watched = self._models[model] = _Watched(self._meet(model), _parameters(model))
+        if watched.driver is None or watched.is_captured():
             return
         if not watched.in_iteration:
             watched.driver.before_step()
             watched.in_iteration = True
         if model.__dict__.get(WISH, True) and not watched.sync_due:
             watched.sync_due = True
-            watched.seen = [(p.grad, -1 if p.grad is None else p.grad._version) for p in _parameters(model)]
+            watched.look()
         self._last = model
 
     def _around_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -159,19 +178,16 @@ class DdpPatches:
         watched = self._models.get(model)
         if watched is not None and watched.fill and watched.sync_due:
             watched.fill = False
-            for parameter in _parameters(model):
+            for parameter in watched.parameters:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
 
     def _after_backward(self) -> None:
         model = self._last
         watched = None if model is None else self._models.get(model)
-        if model is None or watched is None or watched.driver is None or not watched.sync_due:
+        if watched is None or watched.driver is None or not watched.sync_due or watched.is_captured():
             return
-        if not any(
-            p.grad is not seen or (seen is not None and seen._version != version)
-            for p, (seen, version) in zip(_parameters(model), watched.seen, strict=True)
-        ):
+        if not watched.has_changed():
             return  # it was the backward pass of another model
         watched.sync_due = watched.in_iteration = False
         watched.seen = []

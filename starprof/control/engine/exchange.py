@@ -12,64 +12,114 @@ from typing import Any
 from starprof.control.codec import encode
 from starprof.control.engine.flat import Flat, Layout, Pool
 from starprof.control.engine.groups import Groups
+from starprof.control.engine.noise import NoiseLooks
 from starprof.control.engine.peers import Peers
 from starprof.control.engine.results import Results
-from starprof.sync.protocol.actions import Action
+from starprof.control.engine.star import Star, fits
+from starprof.sync.protocol.actions import Action, Send
+from starprof.sync.protocol.lag import LagLimit
 from starprof.sync.protocol.member import Member
-from starprof.sync.protocol.messages import Close
+from starprof.sync.protocol.messages import Arrive, Close
+from starprof.sync.transfers import Sent
 
 
 class Exchange:
     """One rank's part in all rounds.
 
     Attributes:
-        pool: flat tensors that are not in use.
+        pool: flat tensors for gradients that are not in use.
+        states: the same for states.
+        star: for small sums.
         peers: connections to the other ranks.
+        noise: looks at the gradients' noise now and then; None: nobody does.
     """
 
     peers: Peers
+    noise: NoiseLooks | None
 
     def __init__(
-        self, member: Member, layout: Layout, groups: Groups, lock: Any, do: Callable[[list[Action]], None]
+        self,
+        member: Member,
+        layout: Layout,
+        states: Layout,
+        groups: Groups,
+        lock: Any,
+        do: Callable[[list[Action]], None],
+        lag: LagLimit | None,
     ) -> None:
         """Begin with nothing.
 
         Args:
             member: state machine of this rank.
             layout: of the gradients.
+            states: layout of the states.
             groups: for reductions.
             lock: the engine's.
             do: carries out what the member says.
+            lag: results of how much are kept for a rank that is behind, here for this one; None: of all.
         """
         self.pool = Pool(layout)
-        self._results = Results(self.pool)
+        self.states = Pool(states)
+        self.noise = None
+        self._of_states = states
+        self._results = Results(self.give)
         self._member = member
         self._rank = member.rank
         self._groups = groups
+        self.star = Star(member.rank, lambda *told: self.peers.send_numbers(*told))
         self._lock = lock
         self._do = do
+        self._lag = lag
         self._own: dict[int, tuple[Flat, bytes]] = {}
         self._expected: dict[int, Close] = {}
         self._reducing: dict[int, Close] = {}
         self._floor = 0
 
-    # Gradients.
+    def reach_out(self) -> None:
+        """All ranks are there, and rounds may follow: connect to those that add up and hand round, the first of a set.
 
-    def hand_in(self, number: int, flat: Flat, settings: bytes) -> None:
-        """A gradient of this rank, which waits for a round that uses it."""
-        self._own[number] = (flat, settings)
+        The very first may be the slow one; the second then takes its place.
+        """
+        first = self._member.world[:2]
+        for rank in self._member.world if self._rank in first else first:
+            if rank != self._rank:
+                self.peers.reach(rank)
+
+    def give(self, flat: Flat) -> None:
+        """A flat tensor is not needed any more."""
+        (self.states if flat.layout is self._of_states else self.pool).give(flat)
+
+    def come_to_rest(self) -> None:
+        """The process may end: see `Groups`; called without the lock."""
+        self.star.settle()
+        self._groups.settle()
+
+    # Gradients and states.
+
+    def hand_in(self, actions: list[Action], flat: Flat, settings: bytes) -> None:
+        """A gradient of this rank, or a state, which waits for a round that uses it, unless the member does without."""
+        sent = (action.message for action in actions if isinstance(action, Send))
+        number = next((message.gradient.number for message in sent if isinstance(message, Arrive)), None)
+        if number is None:
+            self.give(flat)
+        else:
+            self._own[number] = (flat, settings)
+
+    def sent(self) -> tuple[Sent, ...]:
+        """What is known of this rank's part in reductions since it last told."""
+        return (*self._groups.sent(), *self.peers.sent())
 
     def forget(self, number: int) -> None:
         """A gradient of this rank is not needed any more."""
         own = self._own.pop(number, None)
         if own is not None:
-            self.pool.give(own[0])
+            self.give(own[0])
 
-    def clear(self) -> None:
-        """Nothing of what is here counts any more."""
+    def clear(self, first: int = 0) -> None:
+        """Of what is here nothing counts any more, but results of rounds before the first."""
         for number in list(self._own):
             self.forget(number)
-        self._results.clear()
+        self._results.clear(first)
         self._expected = {}
 
     # Rounds.
@@ -101,12 +151,15 @@ class Exchange:
     def reduce(self, close: Close) -> None:
         """Begin to sum this rank's weighted gradients with those of the round's other contributors."""
         parts = zip(close.gradients, close.weights, strict=True)
-        mine = [(self._own[g.number][0], weight) for g, weight in parts if g.worker == self._rank]
-        work = self.pool.take()
+        own = [(g, self._own[g.number][0], weight) for g, weight in parts if g.worker == self._rank]
+        if self.noise is not None:
+            self.noise.contributes(close, [(gradient, flat) for gradient, flat, _ in own])
+        mine = [(flat, weight) for _, flat, weight in own]
+        work = (self.states if close.steps else self.pool).take()
         work.take(*mine[0])
         for flat, weight in mine[1:]:
             work.add(flat, weight)
-        freshest = max(close.gradients, key=lambda g: (g.version, -g.worker, g.number))
+        freshest = max(close.gradients, key=lambda g: (g.version, g.steps, -g.worker, g.number))
         if freshest.worker == self._rank:
             work.settings = self._own[freshest.number][1]
         finished = partial(self._reduced, close, work)
@@ -115,12 +168,16 @@ class Exchange:
             return
         self._reducing[close.round] = close
         name = f"{close.epoch}.{close.round}.{close.attempt}"
-        self._groups.reduce(close.members, name, close.attempt, work.tensor, finished)
+        if close.attempt == 0 and fits(close.members, work.tensor):
+            self.star.reduce(close.members, name, work.tensor, finished)
+        else:
+            self._groups.reduce(close.members, name, close.attempt, work.tensor, finished)
 
     def give_up(self, number: int) -> None:
         """Somebody is lost, and this rank has said that it does not hold a round: it won't wait for the sum either."""
         running = self._reducing.get(number)
         if running is not None and self._member.can_deliver(number) is None:
+            self.star.abandon(running.members)
             self._groups.abandon(running.members)
 
     def deliver(self, to: int, close: Close) -> None:
@@ -137,24 +194,35 @@ class Exchange:
 
     def ask_again(self, times: int) -> None:
         """What was on its way to this rank may be lost with the connection that it was on."""
+        self.star.look()
         for close in list(self._expected.values()):
             others = [member for member in close.members if member != self._rank]
             if others and self._rank not in close.members:
                 self.peers.fetch(others[times % len(others)], close.round)
 
-    def came(self, close: Close, flat: Flat) -> None:
-        """Another rank has sent a result."""
+    def came(self, close: Close, flat: Flat, applied: int) -> None:
+        """Another rank has sent a result; rounds before `applied` are made here."""
+        if self._too_far_ahead(close.round, applied):
+            self.give(flat)
+            return
         self._keep(close, flat, partial(self._member.received, close))
 
+    def _too_far_ahead(self, number: int, applied: int) -> bool:
+        """While this rank computes, the others get so far that it will take a state, or ask: this is not kept."""
+        if self._lag is None or number - applied <= self._lag.rounds:
+            return False
+        waiting = [self._member.can_deliver(kept) for kept in range(applied, number)]
+        return self._lag.exceeded(number - applied, sum(c.steps or sum(c.weights) for c in waiting if c is not None))
+
     def _reduced(self, close: Close, flat: Flat, complete: bool) -> None:
-        """A reduction has ended; called without the lock, by a thread of gloo's."""
+        """A reduction has ended; called without the lock, by a thread of gloo's or of a connection."""
         with self._lock:
             if self._reducing.get(close.round) is close:
                 del self._reducing[close.round]
             if complete:
                 self._keep(close, flat, partial(self._member.reduced, close.round, close.attempt))
             else:
-                self.pool.give(flat)
+                self.give(flat)
                 self._do(self._member.reduction_failed(close.round, close.attempt))
 
     def _keep(self, close: Close, flat: Flat, tell: Callable[[], list[Action]]) -> None:
@@ -167,7 +235,7 @@ class Exchange:
             if self._expected.pop(close.round, None) is not None:
                 self._used(after)  # else it is early: the round may yet be made of other gradients
         else:
-            self.pool.give(flat)
+            self.give(flat)
         self._do(actions)
 
     def _used(self, close: Close) -> None:

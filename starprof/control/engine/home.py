@@ -6,6 +6,7 @@ its address. The number is the coordinator's epoch, so whatever one of before st
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -25,6 +26,8 @@ UNREACHED_S = 15.0
 """One that can't be reached for this time is given up."""
 START_S = 20.0
 """A coordinator that has not told its port after this time is given up; so is one whose starter has not told it."""
+FIRST_RANK_S = 2.0
+"""Rank 0 starts the first coordinator unless it takes longer: a rank in another cgroup may be the throttled one."""
 _TOLD_BYTES = 4096
 _STARTED: list[subprocess.Popen[bytes]] = []
 """Coordinators that this process has started; Python complains of children that it forgets while they run."""
@@ -36,7 +39,14 @@ Starter = Callable[[int], Address]
 class Home:
     """Finds the coordinator for one rank; its connection's thread uses it."""
 
-    def __init__(self, store: Any, rank: int, start: Starter, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        start: Starter,
+        now_s: Callable[[], float] = time.monotonic,
+        on_hopeless: Callable[[str], None] = lambda _why: None,
+    ) -> None:
         """Look for the first coordinator.
 
         Args:
@@ -44,7 +54,10 @@ class Home:
             rank: of this process.
             start: starts a coordinator of this epoch here, and returns its address; raises TransportError.
             now_s: clock.
+            on_hopeless: called when there is no coordinator, and no store to agree on another one.
         """
+        self._on_hopeless = on_hopeless
+        self._known: Address | None = None
         self._store = store
         self._rank = rank
         self._start = start
@@ -53,11 +66,19 @@ class Home:
         self._failing_s: float | None = None
 
     def address(self) -> Address:
-        """Where to connect to; may take some seconds.
+        """Where to connect to; may take some seconds. A coordinator that is there is found without the store, too.
 
         Raises:
             TransportError: the store is gone, or no coordinator could be started.
         """
+        if self._known is None:
+            self._known = self._agreed()
+        return self._known
+
+    def _agreed(self) -> Address:
+        if self._epoch == 1 and self._rank:
+            with contextlib.suppress(RuntimeError):  # whether the store is there shows when this rank claims it
+                self._store.wait(["home/1/by"], timedelta(seconds=FIRST_RANK_S))
         if self._claimed():
             try:
                 host, port = self._start(self._epoch)
@@ -78,7 +99,7 @@ class Home:
         if self._failing_s is None:
             self._failing_s = now_s
         if now_s - self._failing_s >= (GONE_S if refused else UNREACHED_S):
-            self._failing_s = None
+            self._failing_s = self._known = None
             self._epoch += 1
 
     def _claimed(self) -> bool:
@@ -89,6 +110,10 @@ class Home:
                 self._store.check([f"home/{self._epoch}/at"])
             )
         except RuntimeError as error:  # torch's stores have no narrower type
+            self._on_hopeless(
+                "the coordinator is gone, and so is the job's store: the ranks can't agree on another one, and none of "
+                "them can go on without the others"
+            )
             raise TransportError(f"the job's store is gone: {error}") from error
 
     def _told(self, address: str) -> None:
@@ -119,7 +144,9 @@ def starter(settings: Mapping[str, object], environ: Mapping[str, str], host: st
     """
 
     def start(epoch: int) -> Address:
-        told = json.dumps({**settings, "epoch": epoch, "host": host})
+        # Whoever has lost its launcher belongs to the machine's first process, whose place is nobody's.
+        launcher = os.getppid() if os.getppid() > 1 else None
+        told = json.dumps({**settings, "epoch": epoch, "host": host, "launcher": launcher})
         argv = [sys.executable, "-P", "-m", "starprof.control.coordinator", told]
         try:
             with Path(log or os.devnull).open("ab") as errors:

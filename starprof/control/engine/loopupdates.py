@@ -9,7 +9,7 @@ from starprof.control.engine.updating import Updating
 
 
 class LoopUpdates:
-    """See `engine.Updates`."""
+    """See `roles.Updates`."""
 
     def __init__(self, updating: Updating, model: Module) -> None:
         """Make updates of this model as its loop does."""
@@ -19,15 +19,19 @@ class LoopUpdates:
         self.scale = updating.scale
         self.replay = updating.replay
         self.own = updating.own
+        self.local = updating.local
+        self.iteration_over = updating.epoch_ended
+        self.keep_pace = updating.keep_pace
         self.skip_own = updating.skip_own
 
     def state(self) -> bytes:
-        """See `engine.Updates`."""
+        """See `roles.Updates`."""
         return self._state().save()
 
     def load(self, state: bytearray) -> None:
-        """See `engine.Updates`."""
+        """See `roles.Updates`."""
         self._state().load(state)
+        self._updating.forget_scale()
 
     def _state(self) -> State:
         return State(self._model, self._updating.optimizers, self._updating.others)

@@ -8,6 +8,8 @@ of the job's own collectives do.
     FETCH   a round: send me its result
     PULL    a version: send me your state, of that version or newer
     STATE   version and size, then the state
+    NUMBERS of a sum: what they are, then the numbers
+    HERE    nothing: makes the connection before it is needed
 """
 
 from __future__ import annotations
@@ -24,14 +26,17 @@ from typing import Any, Protocol
 import torch
 
 from starprof.control.engine.flat import Flat
+from starprof.control.engine.transit import Transit, reader
 from starprof.errors import TransportError
+from starprof.sync.transfers import Sent
 from starprof.wire.channel import dial, hang_up, tune
 from starprof.wire.frames import ANSWER_BYTES, TAG_BYTES, Frames, ServerProof, Service
 
 SERVICE = Service(b"SPR1", "a rank of this job")
-RESULT, FETCH, PULL, STATE, RANK = range(1, 6)
+RESULT, FETCH, PULL, STATE, RANK, NUMBERS, HERE = range(1, 8)
 QUEUED = 64
 """Messages that wait for one rank; beyond it the oldest are forgotten, and that rank has to ask for what it misses."""
+MIN_QUEUED = 8
 CONNECT_S = 5.0
 IDLE_S = 1.0
 WRITE_S = 30.0
@@ -42,8 +47,8 @@ _FRAME_HEAD_BYTES = 5
 class Owner(Protocol):
     """Who the messages are for; called from threads of this module."""
 
-    def buffer(self) -> Flat:
-        """Where the numbers of the next result go."""
+    def buffer(self, header: bytes) -> Flat:
+        """Where the numbers of the result go that has this description."""
         ...
 
     def result_came(self, header: bytes, flat: Flat) -> None:
@@ -67,6 +72,22 @@ class Owner(Protocol):
         ...
 
 
+class Sums(Protocol):
+    """Who adds up numbers of other ranks; called from threads of this module."""
+
+    def room(self, header: bytes) -> torch.Tensor:
+        """Where the numbers go that have this header."""
+        ...
+
+    def came(self, rank: int, header: bytes, numbers: torch.Tensor) -> None:
+        """They are in what `room` gave."""
+        ...
+
+    def give(self, numbers: torch.Tensor) -> None:
+        """They broke off."""
+        ...
+
+
 @dataclass(slots=True)
 class _Message:
     """What waits to be sent; `done` is called whether it was or not."""
@@ -78,9 +99,15 @@ class _Message:
 
 
 class Peers:
-    """All connections of one rank."""
+    """All connections of one rank.
 
-    def __init__(self, store: Any, rank: int, secret: bytes, owner: Owner, host: str = "127.0.0.1") -> None:
+    Attributes:
+        sums: who adds up; None as long as nobody does.
+    """
+
+    def __init__(
+        self, store: Any, rank: int, secret: bytes, owner: Owner, host: str = "127.0.0.1", queued: int = QUEUED
+    ) -> None:
         """Listen, and tell where.
 
         Args:
@@ -89,12 +116,19 @@ class Peers:
             secret: that all ranks know.
             owner: whom to tell.
             host: address of this machine that the others can reach.
+            queued: messages that may wait for one rank.
         """
+        self.sums: Sums | None = None
         self._store = store
         self._rank = rank
         self._secret = secret
         self._owner = owner
+        self._queued = max(MIN_QUEUED, min(queued, QUEUED))
         self._queues: dict[int, queue.Queue[_Message]] = {}
+        self._queueing = threading.Lock()
+        self._read = reader()
+        self._transits: dict[int, Transit] = {}
+        self._measuring = threading.Lock()
         self._closing = threading.Event()
         self._listener = socket.create_server((host, 0), backlog=128)
         self._listener.settimeout(IDLE_S)
@@ -112,6 +146,20 @@ class Peers:
             done: called once, from another thread or this one.
         """
         self._enqueue(to, _Message(RESULT, header, bytes_of(flat.tensor), done))
+
+    def send_numbers(self, to: int, header: bytes, numbers: torch.Tensor, done: Callable[[], None]) -> None:
+        """Send numbers of a sum; returns at once, and calls `done` as `send_result` does."""
+        self._enqueue(to, _Message(NUMBERS, header, bytes_of(numbers), done))
+
+    def sent(self) -> tuple[Sent, ...]:
+        """For how long numbers of sums were on their way to others since this was last asked."""
+        with self._measuring:
+            return tuple(sent for transit in self._transits.values() if (sent := transit.sent()) is not None)
+
+    def reach(self, to: int) -> None:
+        """Connect to a rank that will be needed soon, if this rank has never spoken to it."""
+        if to not in self._queues:
+            self._enqueue(to, _Message(HERE, b""))
 
     def fetch(self, holder: int, number: int) -> None:
         """Ask for a round's result."""
@@ -136,10 +184,11 @@ class Peers:
     # Sending: one thread and one queue for each rank, so that a slow one keeps nobody else waiting.
 
     def _enqueue(self, to: int, message: _Message) -> None:
-        waiting = self._queues.get(to)
-        if waiting is None:
-            waiting = self._queues[to] = queue.Queue(QUEUED)
-            self._start(self._send_all, f"starprof-to-{to}", to, waiting)
+        with self._queueing:
+            waiting = self._queues.get(to)
+            if waiting is None:
+                waiting = self._queues[to] = queue.Queue(self._queued)
+                self._start(self._send_all, f"starprof-to-{to}", to, waiting)
         while True:
             try:
                 waiting.put_nowait(message)
@@ -159,6 +208,7 @@ class Peers:
             for _ in range(2):
                 try:
                     line = line or self._dial(to)
+                    self._measure(to, message)
                     self._send(line, message)
                     break
                 except (OSError, TransportError):
@@ -177,7 +227,14 @@ class Peers:
         sock, frames = dial((host, int(port)), SERVICE, self._secret, CONNECT_S)
         sock.settimeout(WRITE_S)
         sock.sendall(frames.seal(RANK, str(self._rank).encode()))
+        with self._measuring:
+            self._transits[to] = Transit(to, [sock.fileno()], self._read)
         return sock, frames
+
+    def _measure(self, to: int, message: _Message) -> None:
+        if message.kind == NUMBERS and message.numbers is not None:
+            with self._measuring:
+                self._transits[to].reduced(message.numbers.nbytes)
 
     @staticmethod
     def _send(line: tuple[socket.socket, Frames], message: _Message) -> None:
@@ -220,6 +277,8 @@ class Peers:
     def _received(self, sock: socket.socket, rank: int, kind: int, header: bytes) -> None:
         if kind == RESULT:
             self._receive_result(sock, header)
+        elif kind == NUMBERS and self.sums is not None:
+            self._receive_numbers(sock, rank, header, self.sums)
         elif kind == FETCH:
             self._owner.asked_for_result(rank, int(header))
         elif kind == PULL:
@@ -231,17 +290,27 @@ class Peers:
             state = bytearray(size)
             _into(sock, memoryview(state))
             self._owner.state_came(rank, version, state)
-        else:
+        elif kind != HERE:
             raise TransportError("a rank said something that is no message")
 
     def _receive_result(self, sock: socket.socket, header: bytes) -> None:
-        flat = self._owner.buffer()
+        flat = self._owner.buffer(header)
         try:
             _into(sock, bytes_of(flat.tensor))
         except BaseException:
             self._owner.result_failed(flat)
             raise
         self._owner.result_came(header, flat)
+
+    @staticmethod
+    def _receive_numbers(sock: socket.socket, rank: int, header: bytes, sums: Sums) -> None:
+        numbers = sums.room(header)
+        try:
+            _into(sock, bytes_of(numbers))
+        except BaseException:
+            sums.give(numbers)
+            raise
+        sums.came(rank, header, numbers)
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
@@ -271,7 +340,7 @@ def _exactly(sock: socket.socket, count: int) -> bytearray:
 
 def _into(sock: socket.socket, target: memoryview) -> None:
     while target:
-        count = sock.recv_into(target)
+        count = sock.recv_into(target, 0, socket.MSG_WAITALL)  # the kernel waits: not a turn of Python's for each piece
         if not count:
             raise TransportError("the other side closed the connection")
         target = target[count:]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from starprof.control.engine.updating.wrapping import replace_everywhere
 from starprof.hook.boundary import Guard
 from starprof.hook.lateimport import after_import
 from starprof.hook.patches.collectives import COLLECTIVES
+from starprof.model import env
 
 NATIVE_STEPS = 8
 """Native steps that must have been seen before the loop's habits are judged."""
@@ -46,6 +48,9 @@ FUNCTIONAL = (
     "reduce_scatter_tensor",
     "reduce_scatter_tensor_autograd",
 )
+FSDP = "torch.distributed.fsdp."
+PAIR = 2
+"""A device mesh and one of its dimensions stand for a group."""
 DATA_PARALLEL = frozenset({"dp", "ddp", "data", "data_parallel", "dp_replicate", "replicate", "replica"})
 """Names of mesh dimensions along which models are copies of each other."""
 
@@ -105,11 +110,18 @@ def reasons(
         *_of_ranks(ddp_module, seen),
         *_of_reduction(ddp_module),
         *_of_parameters(ddp_module, optimizers),
-        *_of_devices(ddp_module, accelerators),
-        *_of_optimizers(optimizers),
-        *_of_loop(seen),
+        *of_any_model(ddp_module, optimizers, seen, accelerators=accelerators),
     ]
     return list(dict.fromkeys(found))
+
+
+def of_any_model(
+    model: nn.Module, optimizers: Sequence[Optimizer], seen: Seen, *, accelerators: bool = False
+) -> Iterator[str]:
+    """What makes rounds impossible however the model is spread over ranks; see `reasons`."""
+    yield from _of_devices(model, accelerators)
+    yield from _of_optimizers(optimizers)
+    yield from _of_loop(seen)
 
 
 def notes(ddp_module: DistributedDataParallel) -> list[str]:
@@ -209,13 +221,13 @@ def _of_parameters(ddp: DistributedDataParallel, optimizers: Sequence[Optimizer]
         yield "an optimizer steps inside of the backward pass; step it in the loop"
 
 
-def _of_devices(ddp: DistributedDataParallel, accelerators: bool) -> Iterator[str]:
-    devices = {tensor.device for tensor in (*ddp.module.parameters(), *ddp.module.buffers())}
+def _of_devices(model: nn.Module, accelerators: bool) -> Iterator[str]:
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
     if len(devices) > 1:
         yield f"the model is spread over {', '.join(sorted(map(str, devices)))}; rounds need it on one device"
     types = {device.type for device in devices}
     if "cuda" in types and not accelerators:
-        yield "the model is on a GPU, and rounds are not enabled for GPUs in this run"
+        yield f"the model is on a GPU, where rounds are untested; set {env.CONTROL_GPU}=1 to try them"
     unknown = sorted(types - {"cpu", "cuda"})
     if unknown:
         yield f"the model is on {unknown[0]}; rounds know CPU and CUDA devices"
@@ -243,6 +255,11 @@ def _of_loop(seen: Seen) -> Iterator[str]:
             f"gradients are reduced {seen.synchronisations / seen.steps:.1f} times per optimizer step; accumulate "
             "inside of no_sync()"
         )
+    yield from of_collectives(seen)
+
+
+def of_collectives(seen: Seen) -> Iterator[str]:
+    """What speaks against rounds in the collectives that the loop calls by itself."""
     name = max(seen.collectives, key=lambda name: seen.collectives[name], default="a collective")
     if seen.steps_with_collectives > FREQUENT * seen.steps:
         yield (
@@ -264,18 +281,25 @@ def _of_loop(seen: Seen) -> Iterator[str]:
 class UserCollectives:
     """Counts the collectives that the training thread's own code calls, and tells before each.
 
-    Those of DDP are made in C++, and inside of `ours` none counts. One that another calls is no second one.
+    Those of DDP are made in C++, and those that FSDP makes are none of the user's; inside of `ours` none counts. One
+    that another calls is no second one.
+
+    Attributes:
+        island: ranks that go everywhere together: what is among them only, nobody else waits for.
     """
 
-    def __init__(self, guard: Guard, before: Callable[[str], None]) -> None:
+    def __init__(self, guard: Guard, before: Callable[[str], None], allow: Callable[[], None] = lambda: None) -> None:
         """Prepare.
 
         Args:
             guard: takes whatever goes wrong in here.
             before: called with the collective's name before it begins; may wait for other ranks.
+            allow: called after that; raises where the others will not come to the collective.
         """
+        self.island: frozenset[int] = frozenset()
         self._guard = guard
         self._before = before
+        self._allow = allow
         self._here = local()
         self._thread = 0
         self._called: dict[str, int] = {}
@@ -329,7 +353,10 @@ class UserCollectives:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             if is_dynamo_compiling() or get_ident() != self._thread or getattr(self._here, "depth", 0):
                 return original(*args, **kwargs)
+            if str(sys._getframe(1).f_globals.get("__name__")).startswith(FSDP):
+                return original(*args, **kwargs)
             self._guard.attempt(self._tell, name, position, args, kwargs)
+            self._allow()
             with self.ours():
                 return original(*args, **kwargs)
 
@@ -356,7 +383,7 @@ class UserCollectives:
         if name == "batch_isend_irecv":
             operations = args[0] if args else kwargs["p2p_op_list"]
             group = operations[0].group if operations else None
-        if not dist.is_initialized() or _size(group) < 2:
+        if not dist.is_initialized() or _size(group) < 2 or (self.island and self.island.issuperset(_ranks(group))):
             return
         self._called[name] = self._called.get(name, 0) + 1
         self._before(name)
@@ -367,3 +394,12 @@ def _size(group: Any) -> int:
     if group is None or isinstance(group, dist.ProcessGroup):
         return int(dist.get_world_size(group))
     return int(dist.get_world_size())
+
+
+def _ranks(group: Any) -> list[int]:
+    """Who takes part."""
+    if isinstance(group, tuple) and len(group) == PAIR and hasattr(group[0], "get_group"):
+        group = group[0].get_group(group[1])
+    if isinstance(group, dist.ProcessGroup):
+        return list(dist.get_process_group_ranks(group))
+    return list(range(dist.get_world_size()))

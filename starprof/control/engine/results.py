@@ -5,9 +5,10 @@ All of it is called with the engine's lock held.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from starprof.control.engine.flat import Flat, Pool
+from starprof.control.engine.flat import Flat
 
 
 @dataclass(slots=True, eq=False)
@@ -26,10 +27,11 @@ class Result:
 class Results:
     """By round."""
 
-    def __init__(self, pool: Pool) -> None:
-        """Begin with none; what is no longer needed goes back to the pool."""
-        self._pool = pool
+    def __init__(self, give: Callable[[Flat], None]) -> None:
+        """Begin with none; what is no longer needed is given back."""
+        self._give = give
         self._results: dict[int, Result] = {}
+        self._floor = 0
 
     def __len__(self) -> int:
         """How many there are."""
@@ -56,7 +58,7 @@ class Results:
         """It is not used any more."""
         result.users -= 1
         if not result.users:
-            self._pool.give(result.flat)
+            self._give(result.flat)
 
     def drop(self, number: int) -> None:
         """Nobody asks for it any more."""
@@ -64,12 +66,15 @@ class Results:
         if result is not None:
             self.release(result)
 
-    def clear(self) -> None:
-        """None of them counts any more."""
-        for number in list(self._results):
+    def clear(self, first: int) -> None:
+        """None of them counts any more from the first on."""
+        for number in [number for number in self._results if number >= first]:
             self.drop(number)
 
     def trim(self, floor: int) -> None:
         """Nobody asks for rounds before `floor`."""
+        if floor <= self._floor:
+            return
+        self._floor = floor
         for number in [number for number in self._results if number < floor]:
             self.drop(number)

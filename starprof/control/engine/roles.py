@@ -1,9 +1,8 @@
-"""What the engine works with, as far as it needs to know, and what it counts."""
+"""What the engine works with, as far as it needs to know."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from starprof.sync.protocol.messages import ToCoordinator
@@ -36,6 +35,18 @@ class Updates(Protocol):
         """The user's loop makes the next update itself, with these hyper-parameters."""
         ...
 
+    def local(self) -> None:
+        """The user's loop makes the next update itself, with this rank's own gradients."""
+        ...
+
+    def iteration_over(self) -> None:
+        """The next iteration begins: what follows is not part of the loop's own update."""
+        ...
+
+    def keep_pace(self, iterations: int) -> None:
+        """Schedules move on by iterations that others have made, and this rank has not."""
+        ...
+
     def skip_own(self) -> None:
         """What the user's loop does until the next synchronisation must change nothing."""
         ...
@@ -55,30 +66,3 @@ class Data(Protocol):
     def skip(self, iterations: int) -> None:
         """The next ones are not computed here."""
         ...
-
-
-@dataclass(slots=True)
-class Counts:
-    """What this rank has done.
-
-    Attributes:
-        iterations: of the loop, skipped ones included.
-        progress: of the training, in steps of all ranks.
-        skipped: iterations that were skipped.
-        handed_in: gradients.
-        steps: iterations that were not skipped.
-        updates: of the parameters.
-        replayed: updates that were made between two of the loop's own.
-        without_update: iterations of which nothing came.
-        waited_s: time spent waiting for others.
-    """
-
-    iterations: int = 0
-    steps: int = 0
-    updates: int = 0
-    progress: float = 0.0
-    skipped: int = 0
-    handed_in: int = 0
-    replayed: int = 0
-    without_update: int = 0
-    waited_s: float = 0.0

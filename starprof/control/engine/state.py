@@ -10,9 +10,11 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from starprof.control.engine.dtensors import is_sharded, local, sharded_like
+
 
 class State:
-    """The state of one model and of what belongs to it."""
+    """The state of one model and of what belongs to it; of what is sharded, this rank's part."""
 
     def __init__(self, model: Module, optimizers: Iterable[Optimizer], others: Iterable[Any] = ()) -> None:
         """Remember whose state it is.
@@ -32,7 +34,7 @@ class State:
         torch.save(
             {
                 "tensors": [tensor.detach() for tensor in self._tensors()],
-                "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+                "optimizers": [_packed(optimizer.state_dict()) for optimizer in self._optimizers],
                 "others": [other.state_dict() for other in self._others],
             },
             stream,
@@ -55,9 +57,42 @@ class State:
         with torch.no_grad():
             for tensor, value in zip(tensors, theirs, strict=True):
                 tensor.copy_(value)
-        for part, value in zip([*self._optimizers, *self._others], [*read["optimizers"], *read["others"]], strict=True):
-            part.load_state_dict(value)
+        for optimizer, packed in zip(self._optimizers, read["optimizers"], strict=True):
+            value = _unpacked(packed, optimizer)
+            optimizer.load_state_dict(value)
+            _keep_types(optimizer, value)
+        for other, value in zip(self._others, read["others"], strict=True):
+            other.load_state_dict(value)
 
     def _tensors(self) -> Iterator[torch.Tensor]:
-        yield from self._model.parameters()
-        yield from self._model.buffers()
+        yield from map(local, self._model.parameters())
+        yield from map(local, self._model.buffers())
+
+
+def _packed(state: dict[str, Any]) -> dict[str, Any]:
+    """An optimizer's state, of what is sharded only what is here, and which values those are."""
+    values = {place: {name: local(value) for name, value in own.items()} for place, own in state["state"].items()}
+    sharded = [(place, name) for place, own in state["state"].items() for name in own if is_sharded(own[name])]
+    return {**state, "state": values, "sharded": sharded}
+
+
+def _unpacked(packed: dict[str, Any], optimizer: Optimizer) -> dict[str, Any]:
+    """The state as it was before `_packed`, for this rank's parameters."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    places = [place for group in packed["param_groups"] for place in group["params"]]
+    of = dict(zip(places, parameters, strict=True))
+    for place, name in packed.pop("sharded"):
+        values = packed["state"][place]
+        values[name] = sharded_like(values[name], of[place])
+    return packed
+
+
+def _keep_types(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Undo what torch does on loading: it makes a parameter's state of the parameter's type, such as a float32 copy."""
+    places = [place for group in state["param_groups"] for place in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for place, parameter in zip(places, parameters, strict=True):
+        mine = optimizer.state.get(parameter, {})
+        for name, value in state["state"].get(place, {}).items():
+            if torch.is_tensor(value) and torch.is_tensor(mine.get(name)) and mine[name].dtype != value.dtype:
+                mine[name] = value.to(mine[name].device)

@@ -2,11 +2,12 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from free_ports import free_port
 
 from starprof.control import controlsocket
 from starprof.launch.environment import HOME, INJECT
@@ -15,21 +16,30 @@ from starprof.model import env
 SCRIPT = Path(__file__).with_name("training.py")
 
 
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
+def store_process(port):
+    """A process that does nothing but host a store, as torchrun does."""
+    host = f"import time; from torch.distributed import TCPStore; s = TCPStore('127.0.0.1', {port}, is_master=True, "
+    code = host + "wait_for_workers=False); print('there', flush=True); time.sleep(600)"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"there\n"
+    process.stdout.close()
+    return process
 
 
 class Job:
     """Ranks as plain processes; `folder` holds spool and control socket."""
 
-    def __init__(self, folder, setup, *, world=4, control=True, mode=None, script=SCRIPT):
+    def __init__(self, folder, setup, *, world=4, control=True, mode=None, script=SCRIPT, own_store=False, lab=None):
+        """Ranks begin; with `own_store` the job's store is a process of its own, `self.store`.
+
+        lab: hosts (`NetLab`) that the ranks are on, one each.
+        """
         self.folder = folder
         self.spool = folder / "job.starprof.spool"
         (self.spool / "segments").mkdir(parents=True, exist_ok=True)
         port = free_port()
         self.ranks = []
+        self.store = store_process(port) if own_store else None
         for rank in range(world):
             environ = {
                 **os.environ,
@@ -37,7 +47,7 @@ class Job:
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(world),
-                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_ADDR": "127.0.0.1" if lab is None else lab.address(0),
                 "MASTER_PORT": str(port),
                 "OMP_NUM_THREADS": "1",
                 "CONTROL_FOLDER": str(self.spool),
@@ -45,14 +55,16 @@ class Job:
                 env.NODE: "0",
                 env.HOME: str(HOME),
             }
+            if lab is not None:
+                environ["GLOO_SOCKET_IFNAME"] = "eth0"
+            if own_store:
+                environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
             if control:
                 environ[env.CONTROL] = json.dumps(mode or {"mode": "native"})
+            command = [sys.executable, str(script), json.dumps(setup)]
+            command = command if lab is None else lab.inside(rank, command)
             with (folder / f"rank{rank}.out").open("w") as out:
-                self.ranks.append(
-                    subprocess.Popen(
-                        [sys.executable, str(script), json.dumps(setup)], env=environ, stdout=out, stderr=out
-                    )
-                )
+                self.ranks.append(subprocess.Popen(command, env=environ, stdout=out, stderr=out))
 
     def text(self, rank):
         return (self.folder / f"rank{rank}.out").read_text()
@@ -83,7 +95,7 @@ class Job:
                 time.sleep(0.05)
 
     def kill(self):
-        for process in self.ranks:
+        for process in [*self.ranks, *filter(None, [self.store])]:
             if process.poll() is None:
                 process.kill()
             process.wait()

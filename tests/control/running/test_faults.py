@@ -22,7 +22,7 @@ def longest_pause(job, rank, after_s):
     return max(b - a for a, b in pairwise(times))
 
 
-def until(job, rank, iteration, within_s=60):
+def until(job, rank, iteration, within_s=120):
     deadline_s = time.monotonic() + within_s
     while time.monotonic() < deadline_s:
         done = moments(job, rank)
@@ -47,8 +47,9 @@ def coordinators(job):
     return found
 
 
-def test_the_others_go_on_within_two_seconds_when_a_rank_is_killed(job):
-    running = job({"ask": ROUNDS, "user": "survivors", "epochs": 4})
+@pytest.mark.parametrize("rings", [False, True], ids=["small sums", "rings"])
+def test_the_others_go_on_within_two_seconds_when_a_rank_is_killed(job, rings):
+    running = job({"ask": ROUNDS, "user": "survivors", "epochs": 4, "rings": rings})
     until(running, 0, 40)
     killed_s = time.monotonic()
     running.ranks[1].kill()
@@ -60,34 +61,35 @@ def test_the_others_go_on_within_two_seconds_when_a_rank_is_killed(job):
 
 
 def test_nobody_waits_for_a_rank_that_is_stopped(job):
-    running = job({"ask": ROUNDS, "epochs": 4, "usual_s": 0.02, "slow_s": 0.03})
+    running = job({"ask": ROUNDS, "epochs": 14, "usual_s": 0.02, "slow_s": 0.03})
     until(running, 0, 40)
     os.kill(running.ranks[2].pid, signal.SIGSTOP)
     stopped_s = time.monotonic()
-    time.sleep(6)
+    time.sleep(10)
     os.kill(running.ranks[2].pid, signal.SIGCONT)
     told = running.wait()
     same(told)
-    pause_s = longest_pause(running, 0, stopped_s)
-    assert pause_s < 4.5, f"rank 0 stood still for {pause_s:.1f} s"
+    for rank in (0, 1, 3):  # at the end of an epoch they wait until it has been silent for five seconds
+        pause_s = longest_pause(running, rank, stopped_s)
+        assert pause_s < 7.5, f"rank {rank} stood still for {pause_s:.1f} s"
 
 
 @pytest.mark.parametrize("when", ["in rounds", "in native steps"])
 def test_a_coordinator_that_is_killed_is_replaced(job, when):
     plan = ROUNDS if when == "in rounds" else {}
-    running = job({"ask": plan, "epochs": 6})
+    running = job({"ask": plan, "epochs": 14})
     until(running, 0, 60)
     running.ask(do="status")
     (before,) = coordinators(running)
     os.kill(before, signal.SIGKILL)
     until(running, 0, 100)
     if when == "in native steps":
-        answer = running.ask(do="mode", mode="m-sync", options={"m": 2}, reason="")
+        answer = running.ask(do="mode", mode="m-sync", options={"m": 3}, reason="")
         assert answer["ok"], answer
     told = running.wait()
     same(told)
-    assert told[0]["executed"] > 200
-    assert told[-1]["executed"] < 235, "rounds did not go on:\n" + running.text(3)
+    assert told[0]["executed"] > 500
+    assert told[-1]["executed"] < 550, "rounds did not go on:\n" + running.text(3)
 
 
 @pytest.mark.parametrize("fault", ["exception", "interrupt"])
@@ -98,6 +100,29 @@ def test_a_rank_that_leaves_with_an_exception_shows_it_and_keeps_nobody(job, fau
     assert running.ranks[1].wait(30) != 0
     expected = "of the user's own making" if fault == "exception" else "KeyboardInterrupt"
     assert expected in running.text(1)
+
+
+def test_without_coordinator_and_store_all_ranks_end_with_a_clear_error(job):
+    # Rounds of everybody: other ranks that come first would have to find each other in the store first.
+    running = job({"ask": {"12": ["ssgd", {}]}, "epochs": 400}, own_store=True)
+    until(running, 0, 40)
+    (coordinator,) = coordinators(running)
+    running.store.kill()
+    moved = until(running, 0, 60)  # rounds need neither as long as nobody is missed
+    assert moved
+    os.kill(coordinator, signal.SIGKILL)
+    for rank in range(4):
+        assert running.ranks[rank].wait(30) != 0
+        assert "the coordinator is gone, and so is the job's store" in running.text(rank)
+
+
+def test_the_others_go_on_when_a_rank_leaves_its_loop_early_and_waits_for_them_at_the_end(job):
+    running = job({"ask": {"12": ["m-sync", {"m": 2}]}, "user": "early stop", "epochs": 3})
+    told = running.wait()
+    assert told[1]["executed"] == 30
+    assert told[0]["executed"] > 90
+    assert len({each["at_last"] for each in told}) == 1
+    same([told[0], *told[2:]])
 
 
 def test_ranks_with_uneven_data_come_together_at_the_end_of_each_epoch(job):

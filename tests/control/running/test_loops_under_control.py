@@ -1,5 +1,7 @@
 """What users do around their training loop: it must go on as it does without control."""
 
+import time
+
 from test_setups import PLAN, same
 
 ROUNDS = {"14": ["m-sync", {"m": 3}]}
@@ -37,10 +39,14 @@ def test_a_barrier_in_a_loop_that_counts_with_all_ranks(job):
 
 
 def test_a_barrier_in_a_loop_with_a_count_of_its_own_keeps_native_steps(job):
-    running = job({"user": "barrier", "epochs": 2, "batches": 60}, mode={"mode": "m-sync", "options": {"m": 3}})
+    running = job({"user": "barrier", "epochs": 8, "batches": 60}, mode={"mode": "m-sync", "options": {"m": 3}})
+    refusals, deadline_s = [], time.monotonic() + 60
+    while not refusals and time.monotonic() < deadline_s:
+        refusals = running.ask(do="status")["refusals"]
+    assert "by a count of its own" in refusals[0]["reasons"][0]
     told = running.wait()
     same(told)
-    assert {each["executed"] for each in told} == {120}
+    assert {each["executed"] for each in told} == {480}
     assert "by a count of its own" in running.text(0)
 
 
@@ -49,6 +55,15 @@ def test_a_mode_that_is_wanted_from_the_start_begins_when_the_loop_is_known(job)
     told = running.wait()
     same(told)
     assert told[-1]["executed"] < told[0]["executed"]
+
+
+def test_a_mode_that_so_few_ranks_cannot_have_is_told_and_the_job_stays_native(job):
+    running = job({"epochs": 1}, mode={"mode": "backup", "options": {"b": 4}})
+    told = running.wait()
+    same(told)
+    assert {each["executed"] for each in told} == {40}
+    assert "less than the 4 workers" in running.text(0)
+    assert running.text(0).count("stays with native steps") == 1
 
 
 def test_a_script_can_take_its_model_under_control_by_itself(job):

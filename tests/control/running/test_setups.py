@@ -5,7 +5,12 @@ import pytest
 PLAN = {"12": ["m-sync", {"m": 3}], "40": ["asgd", {}], "60": ["ssgd", {}], "75": ["native", {}]}
 SETUPS = {
     "sgd": {},
-    "adamw with clipping and a schedule": {"optimizer": "adamw", "clip": True, "schedule": "cosine"},
+    "adamw with clipping, a schedule and an average": {
+        "optimizer": "adamw",
+        "clip": True,
+        "schedule": "cosine",
+        "average": True,
+    },
     "groups with a cycle and bucket views": {
         "optimizer": "groups",
         "schedule": "cycle",
@@ -29,7 +34,7 @@ SETUPS = {
 def same(told):
     first = told[0]
     for other in told[1:]:
-        for what in ("parameters", "optimizers", "schedules", "rates", "scaler"):
+        for what in ("parameters", "optimizers", "schedules", "rates", "scaler", "average"):
             assert other[what] == first[what], (what, first, other)
 
 

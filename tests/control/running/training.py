@@ -5,7 +5,9 @@ is the one thing that no user's script would do: rank 0 asks for modes after so 
 would by `starprof ctl`.
 """
 
+import collections
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -18,12 +20,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
 
 import starprof
 
 DEFAULTS = {
     "model": "mlp",
+    "dtype": None,
+    "device": "cpu",
+    "backend": "gloo",
     "optimizer": "sgd",
     "epochs": 3,
     "batches": 40,
@@ -31,6 +37,7 @@ DEFAULTS = {
     "clip": False,
     "schedule": None,
     "scaler": False,
+    "average": False,
     "autocast": False,
     "ddp": {},
     "workers": 0,
@@ -38,12 +45,18 @@ DEFAULTS = {
     "usual_s": 0.003,
     "ask": {},
     "user": None,
+    "rings": False,
     "resume": None,
     "uneven": 0,
+    "hidden_every": 30,
     "fault": None,
     "fault_rank": None,
     "fault_at": 0,
 }
+
+
+PROFILED = (30, 38)
+"""Iterations between which calls of ours are counted."""
 
 
 class Unused(nn.Module):
@@ -74,7 +87,26 @@ class Tied(nn.Module):
         return self.out(torch.tanh(self.again(torch.tanh(self.inside(x)))))
 
 
-def model_of(name):
+class Half(nn.Module):
+    """All of it, or all but its last layer, in another type."""
+
+    def __init__(self, inside, dtype):
+        super().__init__()
+        self.dtype = torch.float16 if dtype == "float16" else torch.bfloat16
+        self.inside = inside.to(self.dtype)
+        if dtype == "mixed":
+            inside[-1].float()
+
+    def forward(self, x):
+        x = x.to(self.dtype)
+        for layer in self.inside:
+            x = layer(x.to(layer.weight.dtype) if isinstance(layer, nn.Linear) else x)
+        return x.float()
+
+
+def model_of(name, dtype=None):
+    if dtype is not None:
+        return Half(model_of(name), dtype)
     if name == "bn":
         return nn.Sequential(nn.Linear(20, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 5))
     if name == "large":
@@ -109,7 +141,9 @@ def schedule_of(name, optimizer, steps):
 def digest(values):
     found = hashlib.sha256()
     for value in values:
-        found.update(value.detach().double().numpy().tobytes() if torch.is_tensor(value) else repr(value).encode())
+        found.update(
+            value.detach().cpu().double().numpy().tobytes() if torch.is_tensor(value) else repr(value).encode()
+        )
     return found.hexdigest()[:16]
 
 
@@ -125,17 +159,18 @@ def flat(state):
         yield state
 
 
-def ask(question):
+def ask(question, times=600):
     from starprof.control import controlsocket
 
     folder = controlsocket.folder_of(Path(os.environ["CONTROL_FOLDER"]))
-    for _ in range(600):
+    for _ in range(times):
         with contextlib.suppress(controlsocket.NobodyListensError):
             answer = controlsocket.ask(folder, question)
             assert answer.get("ok"), answer
-            return
+            return answer
         time.sleep(0.05)
-    raise AssertionError("there is no coordinator")
+    assert times == 1, "there is no coordinator"
+    return {}
 
 
 def fault(what):
@@ -144,10 +179,8 @@ def fault(what):
         raise RuntimeError("of the user's own making")
     if what == "interrupt":
         os.kill(os.getpid(), signal.SIGINT)
-    elif what == "kill":
+    elif what == "kill once" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         os.kill(os.getpid(), signal.SIGKILL)
-    elif what == "stop":
-        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 class Training:
@@ -155,7 +188,8 @@ class Training:
         self.setup = setup
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         torch.manual_seed(0)
-        self.model = model_of(setup["model"])
+        self.device = setup["device"]
+        self.model = model_of(setup["model"], setup["dtype"]).to(self.device)
         self.ddp = DistributedDataParallel(self.model, **setup["ddp"])
         if setup["user"] == "attach":
             starprof.attach(self.ddp)
@@ -164,11 +198,16 @@ class Training:
         steps = setup["epochs"] * setup["batches"] // setup["accumulate"]
         schedules = (schedule_of(setup["schedule"], optimizer, steps) for optimizer in self.optimizers)
         self.schedules = [schedule for schedule in schedules if schedule]
-        self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=20) if setup["scaler"] else None
+        scaler = functools.partial(torch.amp.GradScaler, self.device, init_scale=1024.0, growth_interval=20)
+        self.scaler = scaler() if setup["scaler"] else None
+        self.average = None
+        if setup["average"]:
+            self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
         generator = torch.Generator().manual_seed(7)
         x = torch.randn(setup["batches"] * 8 * self.world, 20, generator=generator)
-        self.data = TensorDataset(x, x[:, :5].argmax(1))
+        self.data = TensorDataset(x.to(self.device), x[:, :5].argmax(1).to(self.device))
         self.executed, self.evaluations = 0, 0
+        self.calls = collections.Counter()
         self.waiting = dict(setup["ask"])
 
     def loader(self):
@@ -182,7 +221,7 @@ class Training:
 
     def resumed(self):
         """The epoch to begin with."""
-        if not self.setup["resume"]:
+        if not self.setup["resume"] or not Path(self.setup["resume"]).exists():
             return 0
         saved = torch.load(self.setup["resume"], weights_only=True)
         self.model.load_state_dict(saved["model"])
@@ -193,13 +232,22 @@ class Training:
     def save(self, epoch):
         states = [o.state_dict() for o in self.optimizers]
         checkpoint = Path(os.environ["CONTROL_FOLDER"]).parent / "checkpoint.pt"
-        torch.save({"model": self.model.state_dict(), "optimizers": states, "epoch": epoch}, checkpoint)
+        aside = checkpoint.with_suffix(".new")
+        torch.save({"model": self.model.state_dict(), "optimizers": states, "epoch": epoch}, aside)
+        aside.replace(checkpoint)
+
+    def no_host_waits(self, numbered):
+        """Native steps in which whatever waits for the GPU is an error."""
+        for index, (batch, target) in numbered:
+            torch.cuda.set_sync_debug_mode("error")
+            self.iterate(index, batch, target)
+            torch.cuda.set_sync_debug_mode("default")
 
     def iterate(self, index, batch, target):
         setup, accumulate, scaler = self.setup, self.setup["accumulate"], self.scaler
         last = (index + 1) % accumulate == 0
         with contextlib.nullcontext() if last else self.ddp.no_sync():
-            with torch.autocast("cpu", torch.bfloat16, enabled=setup["autocast"]):
+            with torch.autocast(self.device, torch.bfloat16, enabled=setup["autocast"]):
                 loss = nn.functional.cross_entropy(self.trained(batch), target) / accumulate
             time.sleep(setup["slow_s"] if self.rank == self.world - 1 else setup["usual_s"])
             (scaler.scale(loss) if scaler else loss).backward()
@@ -216,6 +264,8 @@ class Training:
             scaler.update()
         for schedule in self.schedules:
             schedule.step()
+        if self.average:
+            self.average.update_parameters(self.model)
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         self.executed += 1
@@ -223,11 +273,19 @@ class Training:
 
     def told(self):
         print(f"AT {time.monotonic():.3f} {self.executed}", flush=True)
+        if self.setup["user"] == "profile" and self.executed in PROFILED:
+            sys.setprofile(self.count if self.executed == PROFILED[0] else None)
         if self.rank == self.setup["fault_rank"] and self.executed == self.setup["fault_at"]:
             fault(self.setup["fault"])
         question = self.waiting.pop(str(self.executed), None) if self.rank == 0 else None
         if question is not None:
             ask({"do": "mode", "mode": question[0], "options": question[1], "reason": ""})
+
+    def count(self, frame, event, _argument):
+        """Every call of a function of ours."""
+        if event == "call" and "/starprof/" in frame.f_code.co_filename:
+            module = frame.f_code.co_filename.rpartition("/starprof/")[2].removesuffix(".py").replace("/", ".")
+            self.calls[f"{module}.{frame.f_code.co_name}"] += 1
 
     def plain(self, numbered):
         for index, (batch, target) in numbered:
@@ -240,10 +298,25 @@ class Training:
                 dist.barrier()
                 self.evaluations += 1
 
+    def with_hidden_barriers(self, numbered):
+        """By a count of its own, and called in a way that nobody sees in the code."""
+        for index, (batch, target) in numbered:
+            self.iterate(index, batch, target)
+            if (index + 1) % self.setup["hidden_every"] == 0:
+                getattr(dist, "bar" + "rier")()
+                self.evaluations += 1
+
+    def stopped_early(self, numbered):
+        """Rank 1 has enough."""
+        for index, (batch, target) in numbered:
+            self.iterate(index, batch, target)
+            if self.rank == 1 and self.executed == 30:
+                return
+
     def evaluate(self):
         """By all ranks together."""
         x, y = self.data.tensors
-        right = torch.tensor(float((self.ddp(x).argmax(1) == y).sum()))
+        right = (self.ddp(x).argmax(1) == y).sum().float()
         dist.all_reduce(right)
         self.evaluations += 1
 
@@ -254,7 +327,16 @@ class Training:
             if sampler is not None:
                 sampler.set_epoch(epoch)
             numbered = starprof.steps(loader) if user == "steps with a barrier" else enumerate(loader)
-            (self.with_barriers if user in ("barrier", "steps with a barrier") else self.plain)(numbered)
+            loops = {
+                "barrier": self.with_barriers,
+                "steps with a barrier": self.with_barriers,
+                "hidden barrier": self.with_hidden_barriers,
+                "early stop": self.stopped_early,
+                "no host waits": self.no_host_waits,
+            }
+            loops.get(user, self.plain)(numbered)
+            if user == "early stop" and self.rank == 1:
+                return
             if user == "checkpoints" and self.rank == 0:
                 self.save(epoch)
             optimizer = digest(flat(self.optimizers[0].state_dict()))
@@ -272,19 +354,30 @@ class Training:
             "schedules": [s.state_dict()["last_epoch"] for s in self.schedules],
             "rates": [g["lr"] for o in self.optimizers for g in o.param_groups],
             "scaler": self.scaler.state_dict() if self.scaler else None,
+            "average": digest(self.average.parameters()) if self.average else None,
             "accuracy": float((self.model.eval()(x).argmax(1) == y).float().mean()),
             "evaluations": self.evaluations,
+            "calls": {name: times / (PROFILED[1] - PROFILED[0]) for name, times in self.calls.items()},
         }
 
 
 def main(setup):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    if setup["rings"]:
+        from starprof.control.engine import star
+
+        star.STAR_BYTES = 0  # as if the model were a large one
+    dist.init_process_group(setup["backend"])
     training = Training(setup)
     training.run()
     told = training.result()
+    if setup["user"] == "keeps its parameters":
+        path = Path(os.environ["CONTROL_FOLDER"]).parent / "parameters.pt"
+        if told["rank"] == 0:
+            torch.save([parameter.detach().cpu() for parameter in training.model.parameters()], path)
     if setup["user"] != "survivors":
         dist.barrier()
+        told["at_last"] = digest(training.model.parameters())
         dist.destroy_process_group()
     print("TOLD " + json.dumps(told), flush=True)
 

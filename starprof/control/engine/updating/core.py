@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from torch.amp import GradScaler
 from torch.nn import Module
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -55,6 +56,9 @@ class Updating:
         self._wrapping = Wrapping(self._watch)
         self._watch.wrap = self._wrapping.optimizer
         self._quiet = quiet
+        self._scale = 0.0
+        self._rounds = False
+        self._left_out = 0
         self._hook: Any = None
 
     def install(self) -> None:
@@ -86,8 +90,14 @@ class Updating:
 
     @property
     def refusal(self) -> str | None:
-        """Why updates can't be replayed in this loop."""
+        """Why updates can't be replayed in this loop; asked now and then, it waits for what a device has to find."""
+        self._watch.hear(wait=True)
         return self._watch.history.refusal
+
+    @property
+    def deviated(self) -> bool:
+        """Whether the loop has made an update in rounds in another way than it is replayed elsewhere."""
+        return self._watch.deviated
 
     @property
     def ready(self) -> bool:
@@ -112,8 +122,22 @@ class Updating:
 
     def scale(self) -> float:
         """The factor that gradients have in this rank's parameters just now: its loss scale."""
-        scaler = next((scaler for scaler in self._parts.scalers if scaler.is_enabled()), None)
-        return 1.0 if scaler is None else float(scaler.get_scale())
+        scaler = self._scaler()
+        if scaler is None:
+            return 1.0
+        scale = float(scaler.get_scale())
+        self._left_out += scale < self._scale
+        self._scale = scale
+        return scale
+
+    @property
+    def left_out(self) -> int | None:
+        """Updates in rounds that the loss scaler has left out, as far as `scale` has seen it fall; None without one."""
+        return None if self._scaler() is None else self._left_out
+
+    def forget_scale(self) -> None:
+        """The scale may be another rank's now: where it is lower, that is no update that was left out."""
+        self._scale = 0.0
 
     def unscale_factor(self) -> float:
         """What gradients are multiplied by to be the same thing on all ranks."""
@@ -123,6 +147,9 @@ class Updating:
 
     def learn(self) -> None:
         """A synchronising backward pass is over, native or not: an iteration's operations follow."""
+        if not self._rounds:
+            self.forget_scale()
+        self._rounds = False
         self._watch.open()
 
     def epoch_ended(self) -> None:
@@ -183,6 +210,18 @@ class Updating:
         self._make([operation for operation in rest if not window.left_out[operation]], lambda: None)
         self._watch.leave_out(window, rest)
 
+    def local(self) -> None:
+        """The loop makes the next update itself, with its own gradients, or its group's mean of them."""
+        self._in_rounds()
+        self._watch.expect()
+
+    def keep_pace(self, iterations: int) -> None:
+        """Move schedules on by iterations of the training that this loop has not made."""
+        self.forget_scale()
+        schedules = [operation for operation in self._watch.known if operation.kind is Kind.SCHEDULE]
+        for _ in range(iterations):
+            self._make(schedules, lambda: None)
+
     def skip_own(self) -> None:
         """Until the next synchronisation the loop's own operations change nothing."""
         self._watch.leave_out(self._in_rounds(), self._watch.known)
@@ -204,11 +243,14 @@ class Updating:
             watch.borrowed.give_back()
             watch.mode = mode
 
+    def _scaler(self) -> GradScaler | None:
+        return next((scaler for scaler in self._parts.scalers if scaler.is_enabled()), None)
+
     def _in_rounds(self) -> Window:
         window = self._watch.window
         if window is None:
             raise UpdatingError("there was no synchronisation: learn() comes first")
-        window.rounds = True
+        window.rounds = self._rounds = True
         return window
 
 

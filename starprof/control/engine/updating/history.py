@@ -54,6 +54,8 @@ class History:
         """One iteration's operations."""
         if sequence == self.last:
             self._run += 1
+            if self._run > PATIENCE:
+                return  # nothing of it is new
         else:
             if sequence in self._earlier and self.last is not None:
                 self.refuse(_difference(sequence, self.last))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 Value = float | int | list[float | int]
 Hyper = list[list[dict[str, Value]]]
 """Per optimizer, per parameter group: every number and every tuple of numbers. Goes through JSON unchanged."""
+Read = Callable[[Tensor], Any]
 
 NOTES_OF_SCHEDULES = frozenset({"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"})
 """What schedules keep in the groups for themselves; every rank has its own schedules, equally far."""
@@ -20,7 +21,15 @@ NOTES_OF_SCHEDULES = frozenset({"initial_lr", "max_lr", "min_lr", "base_momentum
 
 def snapshot(optimizers: Sequence[Optimizer]) -> Hyper:
     """The hyper-parameters as they are now. Switches (`amsgrad`, `fused`) are no numbers and stay out."""
-    return [[_numbers(group) for group in optimizer.param_groups] for optimizer in optimizers]
+    return [[_numbers(group, _read) for group in optimizer.param_groups] for optimizer in optimizers]
+
+
+def marks(optimizers: Sequence[Optimizer]) -> Hyper:
+    """The same, to be compared with later ones of this rank: it waits for no device.
+
+    A number on a device stands as which tensor it is and how often that was written to.
+    """
+    return [[_numbers(group, _mark) for group in optimizer.param_groups] for optimizer in optimizers]
 
 
 def same(one: Hyper, other: Hyper) -> bool:
@@ -59,22 +68,31 @@ class Borrowed:
         """Set them back; what a schedule has changed since stays as the schedule wants it."""
         changed, self._changed = self._changed, []
         for group, key, old, new in changed:
-            now = _plain(group[key])
+            now = _plain(group[key], _read)
             if now is not None and _same_value(now, new):
                 _set(group, key, old)
 
 
-def _numbers(group: dict[str, Any]) -> dict[str, Value]:
-    plain = {key: _plain(value) for key, value in group.items() if key not in NOTES_OF_SCHEDULES and key != "params"}
+def _numbers(group: dict[str, Any], read: Read) -> dict[str, Value]:
+    named = {key: value for key, value in group.items() if key not in NOTES_OF_SCHEDULES and key != "params"}
+    plain = {key: _plain(value, read) for key, value in named.items()}
     return {key: value for key, value in plain.items() if value is not None}
 
 
-def _plain(value: Any) -> Value | None:
+def _read(value: Tensor) -> Any:
+    return value.item()
+
+
+def _mark(value: Tensor) -> Any:
+    return value.item() if value.device.type == "cpu" else hash((id(value), value._version))
+
+
+def _plain(value: Any, read: Read) -> Value | None:
     """A number or a list of numbers, None for everything else."""
     if isinstance(value, Tensor):
-        return _number(value.item()) if value.ndim == 0 else None
+        return _number(read(value)) if value.ndim == 0 else None
     if isinstance(value, list | tuple):
-        numbers = [_number(entry.item() if isinstance(entry, Tensor) and entry.ndim == 0 else entry) for entry in value]
+        numbers = [_number(read(entry) if isinstance(entry, Tensor) and entry.ndim == 0 else entry) for entry in value]
         known = [number for number in numbers if number is not None]
         return known if known and len(known) == len(numbers) else None
     return _number(value)

@@ -35,6 +35,8 @@ CLIPS = frozenset({Kind.CLIP_NORM, Kind.CLIP_VALUE})
 STEPS = frozenset({Kind.SCALED_STEP, Kind.STEP})
 PACED = frozenset({Kind.SCHEDULE, Kind.AVERAGE})
 """What goes with the iterations of the training, of which an update may be a fraction."""
+_BARE = frozenset({Kind.STEP, Kind.SCHEDULE})
+"""Without arguments they are what they are by their object alone."""
 READS_GRADIENTS = CLIPS | STEPS | {Kind.UNSCALE}
 """Wrong once unknown code has changed the gradients; and without effect, always, in an update that is left out."""
 
@@ -102,6 +104,28 @@ def capture(kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], parts: Pa
     if not _concerned(kind, target, rest, kwargs, parts):
         return None
     return _held(kind, target, (), rest, kwargs, _problem_of(target, rest, kwargs, parts))
+
+
+class Captured:
+    """Calls that were captured before: in most loops all are the same ones in every iteration."""
+
+    def __init__(self, parts: Parts) -> None:
+        """Of updates of these parts."""
+        self._parts = parts
+        self._bare: dict[tuple[Kind, int], Operation] = {}
+
+    def of(self, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Operation | None:
+        """See `capture`."""
+        if kind not in _BARE or len(args) != 1 or kwargs:
+            return capture(kind, args, kwargs, self._parts)
+        target = args[0]
+        known = self._bare.get((kind, id(target)))
+        if known is not None and known.target is not None and known.target() is target:
+            return known
+        found = capture(kind, args, kwargs, self._parts)
+        if found is not None:
+            self._bare[kind, id(target)] = found
+        return found
 
 
 def _clipping(kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], parts: Parts) -> Operation | None:

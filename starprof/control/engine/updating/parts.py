@@ -22,6 +22,7 @@ class Parts:
     """The user's objects, by weak references.
 
     Attributes:
+        on_cuda: some of the parameters are on a GPU.
         scalers: of the loss, as far as they were seen at work on these optimizers.
     """
 
@@ -29,6 +30,7 @@ class Parts:
         """Take the model's parameters, and those optimizers that hold some of them."""
         self._parameters = [weakref.ref(parameter) for parameter in model.parameters()]
         self._places = {id(parameter): place for place, parameter in enumerate(model.parameters())}
+        self.on_cuda = any(parameter.is_cuda for parameter in model.parameters())
         self._optimizers: list[weakref.ref[Optimizer]] = []
         self.scalers: weakref.WeakSet[GradScaler] = weakref.WeakSet()
         for optimizer in optimizers:

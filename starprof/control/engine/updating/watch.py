@@ -14,10 +14,19 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from starprof.control.engine.updating.changes import Changes
+from starprof.control.engine.dtensors import replicated
+from starprof.control.engine.updating.changes import Changes, Finding
 from starprof.control.engine.updating.history import History
-from starprof.control.engine.updating.hyper import Borrowed, Hyper, same, snapshot
-from starprof.control.engine.updating.operations import CLIPS, READS_GRADIENTS, STEPS, Kind, Operation, capture
+from starprof.control.engine.updating.hyper import Borrowed, Hyper, marks, same
+from starprof.control.engine.updating.operations import (
+    CLIPS,
+    READS_GRADIENTS,
+    STEPS,
+    Captured,
+    Kind,
+    Operation,
+    capture,
+)
 from starprof.control.engine.updating.parts import Parts
 from starprof.control.engine.updating.wrapping import Call
 from starprof.hook.boundary import Guard
@@ -66,6 +75,7 @@ class Watch:
         borrowed: hyper-parameters that are set for an update of other ranks.
         window: the current one.
         mode: what to do.
+        deviated: in rounds the loop has made an update in another way than it is known to.
         beside: schedules and averages that were used between epochs.
         on_left_out: called in the place of an optimizer's step that is left out.
         wrap: called with an optimizer that was met late.
@@ -80,11 +90,14 @@ class Watch:
         self.borrowed = Borrowed()
         self.window: Window | None = None
         self.mode = Mode.ASIDE
+        self.deviated = False
         self.beside: list[weakref.ref[Any]] = []
         self.on_left_out: Callable[[Optimizer], None] | None = None
         self.wrap: Callable[[Optimizer], None] = lambda _optimizer: None
         self._changes = Changes()
+        self._findings: list[tuple[Finding, Operation]] = []
         self._inside: Operation | None = None
+        self._captured = Captured(parts)
         self._thread = get_ident()
         self._iterations = 0
 
@@ -93,10 +106,13 @@ class Watch:
     def open(self) -> None:
         """A synchronising backward pass is over in this thread."""
         self.close()
+        self.hear()
         self._thread = get_ident()
         self._inside = None
         self._iterations += 1
-        checked = self.history.settled is None or self._iterations % CHECK_EVERY == 0
+        history = self.history
+        # What is refused stays so: there is nothing to look for any more, and looking reads every gradient.
+        checked = history.refusal is None and (history.settled is None or self._iterations % CHECK_EVERY == 0)
         self.window = Window(checked=checked)
         self.mode = Mode.OWN
         self.expect()
@@ -116,6 +132,7 @@ class Watch:
         sequence = tuple(window.operations)
         if window.rounds and sequence != self.known:
             self.history.refuse("the loop's updates are made in another way than before rounds began")
+            self.deviated = True
         self.history.add(sequence)
         self.known = self.history.settled or self.known
 
@@ -126,7 +143,14 @@ class Watch:
             self._changes.forget()
             return
         self._changes.note(self.parts.parameters, checksums=not window.rounds)
-        window.hyper = snapshot(self.parts.optimizers)
+        window.hyper = marks(self.parts.optimizers)
+
+    def hear(self, *, wait: bool = False) -> None:
+        """What was found about earlier changes, as far as it is there; with `wait` all of it."""
+        for finding, operation in [found for found in self._findings if wait or found[0].is_there]:
+            self._findings.remove((finding, operation))
+            if finding:
+                self._refuse_change("changes gradients through .data", operation)
 
     def leave_out(self, window: Window, operations: tuple[Operation, ...]) -> None:
         """These are not to be made when the user's loop comes to them."""
@@ -146,13 +170,16 @@ class Watch:
             if kind in (Kind.SCHEDULE, Kind.AVERAGE):
                 self._guard.attempt(self._note_beside, kind, args, kwargs)
             return None
+        if self.parts.on_cuda and torch.cuda.is_current_stream_capturing():
+            self.history.refuse(f"{kind.value} is captured in a CUDA graph; it can't be replayed by its name")
+            return None
         call = Call(args, kwargs)
         try:
             if kind in (Kind.UNSCALE, Kind.SCALED_STEP):
                 self._meet(args[1] if len(args) > 1 else kwargs.get("optimizer"))
             if kind in CLIPS:
                 _keep_tensors(call)
-            call.operation = capture(kind, call.args, call.kwargs, self.parts)
+            call.operation = self._captured.of(kind, call.args, call.kwargs)
             if call.operation is not None and self.window is not None:
                 self._begun(call, call.operation, self.window)
         except Exception as error:  # noqa: BLE001 - the boundary
@@ -171,11 +198,17 @@ class Watch:
     def _meet(self, optimizer: Any) -> None:
         """A scaler works on an optimizer before that one's first step of all."""
         if isinstance(optimizer, Optimizer) and not self.parts.has(optimizer) and self.parts.concerns(optimizer):
-            self.parts.add(optimizer)
-            self.wrap(optimizer)
+            self._add(optimizer)
+
+    def _add(self, optimizer: Optimizer) -> None:
+        """Its hyper-parameters count from here on: what they were at the backward pass was not looked at."""
+        self.parts.add(optimizer)
+        self.wrap(optimizer)
+        if self.window is not None and self.window.hyper is not None:
+            self.window.hyper = [*self.window.hyper, *marks([optimizer])]
 
     def _begun(self, call: Call, operation: Operation, window: Window) -> None:
-        left = window.left_out[operation]
+        left = window.left_out[operation] if window.left_out else 0
         if left > 0 or (self.mode is Mode.SKIP and operation.kind in READS_GRADIENTS):
             call.left_out = True
             window.left_out[operation] = max(0, left - 1)
@@ -201,7 +234,8 @@ class Watch:
         """In the place of an operation: the norm of no gradients, or word of a step that is not made."""
         if operation.kind is Kind.CLIP_NORM:
             parameter = self.parts.at(operation.places[:1])[0]
-            call.result = torch.zeros((), dtype=parameter.dtype, device=parameter.device)
+            zero = torch.zeros((), dtype=parameter.dtype, device=parameter.device)
+            call.result = replicated(zero, parameter)
         elif operation.kind in STEPS and self.on_left_out is not None:
             for optimizer in self.parts.optimizers:
                 if operation.of(optimizer):
@@ -217,13 +251,13 @@ class Watch:
         """Before a known operation: has anything unknown come before it?"""
         change = self._changes.of_gradients(self.parts.parameters)
         if change:
-            self.history.refuse(
-                f"code that starprof doesn't know {change} between the backward pass and {operation.name}; it can't be "
-                "replayed"
-            )
+            self._refuse_change(change, operation)
+        elif (finding := self._changes.behind_their_back(self.parts.parameters)) is not None:
+            self._findings.append((finding, operation))
+            self.hear()
         if operation.kind not in STEPS:
             return
-        if window.hyper is not None and not same(window.hyper, snapshot(self.parts.optimizers)):
+        if window.hyper is not None and not same(window.hyper, marks(self.parts.optimizers)):
             self.history.refuse(
                 f"hyper-parameters are set between the backward pass and {operation.name}; set them before the forward "
                 "pass"
@@ -234,6 +268,12 @@ class Watch:
                     f"{type(optimizer).__name__} also trains parameters that are not the model's, which rounds don't "
                     "synchronise"
                 )
+
+    def _refuse_change(self, change: str, operation: Operation) -> None:
+        self.history.refuse(
+            f"code that starprof doesn't know {change} between the backward pass and {operation.name}; it can't be "
+            "replayed"
+        )
 
     def step_seen(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Any optimizer of the process steps; those that are wrapped are known."""
@@ -246,8 +286,7 @@ class Watch:
         # Made later than the others: its steps are seen from the next one on.
         if self.window is not None and self.window.rounds:
             self.history.refuse(f"{name} was made while rounds were on")
-        self.parts.add(optimizer)
-        self.wrap(optimizer)
+        self._add(optimizer)
         self.history.restart()
         self.window = None
 
