@@ -63,6 +63,10 @@ class NetLab:
             f"ip netns exec {self._host(host)} tc qdisc replace dev eth0 root tbf rate {rate} burst 64kb latency 500ms"
         )
 
+    def unshape(self, host: int) -> None:
+        """The host's interface is as fast as before."""
+        _run(f"ip netns exec {self._host(host)} tc qdisc del dev eth0 root")
+
     def _host(self, host: int) -> str:
         return f"{self._tag}h{host}"
 

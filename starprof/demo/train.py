@@ -32,17 +32,19 @@ HELD_OUT = 360
 BUCKET_MB = 0.01  # a gradient bucket for each layer: several, as any real model has
 
 
-class _Accelerator(torch.autograd.Function):  # type: ignore[misc]
+class Accelerator(torch.autograd.Function):  # type: ignore[misc]
     """Identity that takes `forward_s` in forward and `backward_s` in backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, work: Any, forward_s: float, backward_s: float) -> Tensor:
+        """Identity; `work` computes for `forward_s`."""
         ctx.work, ctx.backward_s = work, backward_s
         work(forward_s)
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
+        """Identity; computes for `backward_s`."""
         ctx.work(ctx.backward_s)
         return grads[0], None, None, None
 
@@ -85,7 +87,7 @@ class Net(nn.Module):  # type: ignore[misc]
         x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
         if self.training:
             in_forward = self.accelerator_s * FORWARD_SHARE
-            x = _Accelerator.apply(x, self.work, in_forward, self.accelerator_s - in_forward)
+            x = Accelerator.apply(x, self.work, in_forward, self.accelerator_s - in_forward)
         return self.head(functional.relu(self.hidden(x.flatten(1))))
 
 
