@@ -14,7 +14,20 @@ from collections.abc import Sequence
 import typer
 
 from starprof import __version__
-from starprof.cli import analyze, ctl, demo, merge, placement, record, report, sql, summary
+from starprof.cli import (
+    advise,
+    analyze,
+    ctl,
+    demo,
+    merge,
+    placement,
+    record,
+    report,
+    simulate,
+    sql,
+    summary,
+    train_predictor,
+)
 from starprof.errors import StarprofError
 
 EXIT_INTERRUPTED = 130
@@ -23,11 +36,14 @@ VERBS = (
     record.register,
     summary.register,
     report.register,
+    advise.register,
     analyze.register,
     placement.register,
+    simulate.register,
     sql.register,
     merge.register,
     ctl.register,
+    train_predictor.register,
     demo.register,
 )
 """One line a verb, in the order of `--help`."""

@@ -91,19 +91,31 @@ def _status_lines(answer: Mapping[str, Any]) -> Iterable[str]:
     last = answer["last_switch"]
     if last is not None:
         yield f"since    version {last['version']}, {_time(last)}, asked for by {last['asked_by']}{_because(last)}"
+    yield from _refusals(answer)
     if answer["frozen_by"]:
         yield f"frozen   by {answer['frozen_by']}"
+    if answer["refused"]:
+        yield f"native   for good: {answer['refused']}"
     yield f"updates  {answer['updates']} in rounds, {answer['rounds_per_s']:.1f} per second; epoch {answer['epoch']}"
+    for group in answer.get("held_by", ()):
+        yield f"held     the coordinator may not leave a rank's group, whose limits hold all ranks: {group}"
+    noise = answer.get("noise")
+    if noise is not None:
+        yield f"noise    {_noise(noise)}"
     yield ""
     yield f"{'rank':>5}  {'state':<12}  {'behind':>6}  {'last arrival':>12}  part in rounds"
     for rank in answer["ranks"]:
         arrival = "-" if rank["last_arrival_s"] is None else f"{rank['last_arrival_s']:.1f} s ago"
         part = f"{100 * rank['share']:.0f} %" if answer["updates"] else "-"
-        yield f"{rank['rank']:>5}  {rank['state']:<12}  {rank['lag']:>6}  {arrival:>12}  {part:>6}"
+        more_ms = 1e3 * rank["extra_transfer_s"]
+        slow = f"  late: its data takes {more_ms:.0f} ms longer in a reduction" if more_ms else ""
+        yield f"{rank['rank']:>5}  {rank['state']:<12}  {rank['lag']:>6}  {arrival:>12}  {part:>6}{slow}"
 
 
 def _mode_lines(answer: Mapping[str, Any]) -> Iterable[str]:
     yield f"mode {_named(answer['mode'], answer['options'])}{_on_its_way(answer)}"
+    if answer["wish"] != "native":
+        yield from _refusals(answer)
 
 
 def _freeze_lines(answer: Mapping[str, Any]) -> Iterable[str]:
@@ -120,7 +132,9 @@ def _history_lines(answer: Mapping[str, Any]) -> Iterable[str]:
     for update in answer["updates"]:
         parts = zip(update["contributors"], update["weights"], update["staleness"], strict=True)
         made_of = ", ".join(f"{rank} ({weight:.3g}{f', {old} old' * (old > 0)})" for rank, weight, old in parts)
-        yield f"{_time(update)}  version {update['version']}  {update['mode']}  of {made_of or 'nothing'}"
+        steps = max(update["steps"], default=0)
+        of = f"mean of states after {steps} steps" if steps else "of"
+        yield f"{_time(update)}  version {update['version']}  {update['mode']}  {of} {made_of or 'nothing'}"
 
 
 _LINES: dict[Do, Callable[[Mapping[str, Any]], Iterable[str]]] = {
@@ -137,11 +151,26 @@ def _named(name: str, options: Mapping[str, object]) -> str:
     return f"{name} ({told})" if told else name
 
 
+def _noise(noise: Mapping[str, Any]) -> str:
+    """The gradient noise scale; without a signal so far there is no upper end."""
+    scale, high = (noise[name] for name in ("scale", "high"))
+    found = "not known yet" if scale is None else f"{scale:.3g} batches of one rank"
+    to = "more" if high is None else f"{high:.3g}"
+    return f"{found} (gradient noise scale; 95 %: {noise['low']:.3g} to {to}, of {noise['updates']} updates)"
+
+
 def _on_its_way(answer: Mapping[str, Any]) -> str:
     wish = _named(answer["wish"], answer["wish_options"])
     if answer["state"] == "gathering":
         return f"; not all ranks have said hello yet, then {wish}"
     return "" if wish == _named(answer["mode"], answer["options"]) else f"; on the way to {wish}"
+
+
+def _refusals(answer: Mapping[str, Any]) -> Iterable[str]:
+    """Why the job stays with native steps; looked at again by its ranks now and then."""
+    for refusal in answer.get("refusals", ()):
+        for reason in refusal["reasons"]:
+            yield f"native   rank {refusal['rank']} stays with native steps: {reason}"
 
 
 def _because(switch: Mapping[str, Any]) -> str:

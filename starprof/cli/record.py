@@ -55,6 +55,13 @@ def record(
     option: list[str] = typer.Option(
         [], "--option", metavar="NAME=VALUE", help="An option of that mode, such as m=3; may be repeated."
     ),
+    max_lag: int | None = typer.Option(
+        None,
+        "--max-lag",
+        metavar="ROUNDS",
+        min=1,
+        help="With --control: a rank that is further behind takes another one's state (default: by the model's size).",
+    ),
 ) -> None:
     """Record a distributed training job: torchrun, python, srun, mpirun, accelerate, a shell script.
 
@@ -76,5 +83,6 @@ def record(
             control=control,
             mode=mode,
             options=options_of(option),
+            max_lag=max_lag,
         )
     )

@@ -1,0 +1,1 @@
+"""Which synchronisation mode is best for the workers as they are predicted."""

@@ -1,0 +1,78 @@
+"""Scores of all modes against ssgd, and which of them are eligible."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from starprof.decision.choice.candidates import outlooks
+from starprof.decision.choice.choice import Score
+from starprof.decision.choice.outlook import Outlook
+from starprof.decision.choice.progress import STALENESS_COST, accuracy_risk, seconds_per_step
+from starprof.decision.choice.situation import Situation
+
+DOUBT = 2.0
+"""What stale gradients cost is known up to about this factor: a mode must pay at both ends."""
+
+
+def all_scores(situation: Situation, stragglers: int, staleness_cost: float = STALENESS_COST) -> list[Score]:
+    """Every mode with every option that is worth a look, ssgd first."""
+    found, without = outlooks(situation, stragglers)
+    workers, noise = len(situation.workers), situation.noise_or_unknown
+    dear = DOUBT * staleness_cost
+    points = [
+        (noise.middle, staleness_cost),
+        *((phi, c) for phi in (noise.low, noise.high) for c in (staleness_cost, dear)),
+    ]
+
+    def seconds(outlook: Outlook) -> list[float]:
+        return [seconds_per_step(outlook, phi, situation.batch, workers, cost) for phi, cost in points]
+
+    plain, scores = seconds(found[0]), []
+    for outlook in found:
+        gains = [one / other if other > 0 else 0.0 for one, other in zip(plain, seconds(outlook), strict=True)]
+        risk = accuracy_risk(
+            outlook,
+            shuffled=situation.limits.shuffled,
+            momentum=situation.limits.momentum,
+            staleness_cost=staleness_cost,
+        )
+        barred = _barred(outlook, situation, found[0], risk, min(gains))
+        scores.append(Score(outlook.mode, outlook.options, outlook, gains[0], min(gains), risk, barred))
+    return scores + [Score(one.mode, one.options, None, math.nan, math.nan, math.nan, one.reason) for one in without]
+
+
+def best_of_each(scores: Sequence[Score]) -> list[Score]:
+    """Each mode with its best options, eligible ones first, then by gain; of equal gains the one of less risk."""
+    best: dict[str, Score] = {}
+    for score in sorted(scores, key=_rank):
+        best.setdefault(score.mode, score)
+    return sorted(best.values(), key=_rank)
+
+
+def of_mode(scores: Sequence[Score], mode: str, options: Mapping[str, object]) -> Score | None:
+    """A mode with exactly these options, else with its best ones; None where it was not looked at."""
+    same = [score for score in scores if score.mode == mode]
+    exact = [score for score in same if dict(score.options) == dict(options)]
+    return min(exact or same, key=_rank, default=None)
+
+
+def _rank(score: Score) -> tuple[bool, float, float, bool]:
+    gain = score.worst_gain if not math.isnan(score.worst_gain) else -math.inf
+    risk = score.accuracy_risk if not math.isnan(score.accuracy_risk) else math.inf
+    return (not score.eligible, -round(gain, 3), round(risk, 3), score.mode != "ssgd")
+
+
+def _barred(outlook: Outlook, situation: Situation, plain: Outlook, risk: float, worst_gain: float) -> str:
+    limits = situation.limits
+    if outlook.mode == "ssgd":
+        return ""
+    if worst_gain <= 0:
+        return "its updates may make no progress: too few gradients for noise of this scale"
+    if risk > limits.accuracy_risk:
+        return f"its accuracy risk is {risk:.2f}, more than {limits.accuracy_risk:.2f}"
+    if limits.staleness is not None and outlook.max_staleness > limits.staleness:
+        return f"gradients may be {outlook.max_staleness} updates old, more than {limits.staleness}"
+    if situation.resources is not None:
+        return situation.resources.refusal(outlook.gradients_per_s - plain.gradients_per_s)
+    return ""

@@ -1,0 +1,1 @@
+"""How long each worker's next iterations will take."""
