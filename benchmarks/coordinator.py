@@ -195,6 +195,39 @@ def play(
                     heapq.heappush(due, (time.monotonic() + step_s, played.rank))
 
 
+def system_calls(count: int, rounds: int) -> None:
+    """What waiting, receiving and sending alone cost a process that does nothing else: the floor of a share."""
+    word, arrival = bytes(900), bytes(110)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        played = [socket.create_connection(listener.getsockname()) for _ in range(count)]
+        served = [listener.accept()[0] for _ in range(count)]
+    child = os.fork()
+    if not child:
+        for _ in range(rounds):
+            for sock in played:
+                time.sleep(1e-4)  # each comes by itself
+                sock.sendall(arrival)
+            for sock in played:
+                sock.recv(len(word), socket.MSG_WAITALL)
+        os._exit(0)
+    chooser = selectors.DefaultSelector()
+    for sock in served:
+        chooser.register(sock, selectors.EVENT_READ, sock)
+    buffer = bytearray(1 << 16)
+    begun_s = time.process_time()
+    for _ in range(rounds):
+        there = 0
+        while there < count:
+            there += sum(key.fileobj.recv_into(buffer) // len(arrival) for key, _ in chooser.select())
+        for sock in served:
+            sock.sendall(word)
+    took_s = time.process_time() - begun_s
+    os.waitpid(child, 0)
+    print(f"system calls alone: {1e6 * took_s / rounds / count:.0f} us for each rank and round")
+    for sock in [*played, *served]:
+        sock.close()
+
+
 def told(us: list[float]) -> str:
     """Median and 99th percentile."""
     return f"median {median(us):.0f} us, p99 {quantiles(us, n=100)[98]:.0f} us, least {min(us):.0f} us"
@@ -282,6 +315,7 @@ def main() -> None:
     link_latency(asked.turns)
     share(4, asked.rounds_per_s, asked.seconds)
     share(asked.ranks, asked.rounds_per_s, asked.seconds)
+    system_calls(asked.ranks, round(asked.rounds_per_s * asked.seconds))
 
 
 if __name__ == "__main__":
