@@ -4,9 +4,27 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
-ALONE = {"agent", "collectors", "demo", "e2e", "hook", "launch", "test_coordinator_strangers.py", "test_faults.py"}
+ALONE = {
+    "agent",
+    "collectors",
+    "demo",
+    "e2e",
+    "gpu",
+    "launch",
+    "measured",
+    "test_coordinator_strangers.py",
+    "test_faults.py",
+    "test_random_sequences.py",
+    "test_recorded.py",
+    "test_slow_interface.py",
+}
 """Folders and files whose tests time something or run real jobs: a test beside them would be the noise they measure."""
+
+# How long an example takes depends on what else the machine does.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 # A shell starts background jobs with Ctrl-C ignored, and our children would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -1,14 +1,13 @@
 """Control groups: v2, v1 and hybrids on invented trees, and a real v1 quota."""
 
-import contextlib
 import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from host_lab import SECOND_NS, HostRows, fields
+from real_groups import real_group
 
 from starprof.collectors.base import NodeContext, Unavailable
 from starprof.collectors.cgroup import CgroupCollector, find_mounts
@@ -177,29 +176,6 @@ def test_without_any_hierarchy_the_source_is_unavailable(host, rows):
     host.write("proc/self/mountinfo", "22 27 0:21 / /proc rw - proc proc rw\n")
     with pytest.raises(Unavailable, match="no control group hierarchy"):
         opened(host, rows)
-
-
-@contextlib.contextmanager
-def real_group(name, quota_us):
-    """A real group below the first CPU hierarchy, v1 or v2."""
-    mount = next(
-        m for m in find_mounts(Path("/proc/self/mountinfo").read_bytes(), Path("/sys")) if "cpu" in m.controllers
-    )
-    folder = mount.point / name
-    folder.mkdir()
-    try:
-        if mount.version == 1:
-            (folder / "cpu.cfs_quota_us").write_text(str(quota_us))
-        else:
-            (mount.point / "cgroup.subtree_control").write_text("+cpu")
-            (folder / "cpu.max").write_text(f"{quota_us} 100000")
-        yield folder
-    finally:
-        for _ in range(50):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-                break
-            time.sleep(0.05)
 
 
 @pytest.mark.root

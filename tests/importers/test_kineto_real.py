@@ -1,12 +1,12 @@
 """Traces that torch.profiler writes here and now, of real jobs with a real delay."""
 
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 
 pytest.importorskip("torch")
 
@@ -17,12 +17,6 @@ pytestmark = pytest.mark.alone
 
 JOB = Path(__file__).with_name("traced_job.py")
 DELAY_S = 0.15
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def traced(folder, world=2, **job):

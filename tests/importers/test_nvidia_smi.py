@@ -130,6 +130,19 @@ def test_gpus_that_cannot_be_told_apart_are_refused(source):
         nvidia_smi.read([source(text)])
 
 
+@pytest.mark.parametrize("name", ["--1", "-00000001-1", "-2"])
+def test_a_name_that_was_cut_still_names_a_gpu(source, name):
+    rows = [f"{gpu}, 99 %, 300.00 W, 1410 MHz" for _ in range(3) for gpu in ("GPU-00000000-1", name)]
+    run = nvidia_smi.read([source("\n".join(rows) + "\n")])
+    assert sorted(gpu_rows(run)["gpu"].value_counts()) == [3, 3]
+
+
+@pytest.mark.parametrize("index", ["--1", "\u00b2"])
+def test_a_dmon_row_whose_index_is_no_number_is_passed_over(source, index):
+    run = dmon.read([source(DMON + DMON.splitlines()[-1].replace("    1", f"    {index}", 1) + "\n")])
+    assert len(gpu_rows(run)) == len(gpu_rows(dmon.read([source(DMON)])))
+
+
 def test_files_of_several_hosts_are_nodes_named_by_them(source):
     files = [source(smi_csv([smi_row(0, 0)]), f"n{n}.csv") for n in (2, 10)]
     run = nvidia_smi.read(files)

@@ -97,7 +97,7 @@ def test_the_verdict_can_be_read_out_of_the_page(page: Page, verdict: Verdict):
 
 def test_the_verdict_comes_first_then_findings_then_charts(page: Page):
     sections = [a["id"] for tag, a in page.tags if tag == "section"]
-    assert sections == ["verdict", "findings", "heatmap", "anatomy", "counters", "run", "overhead", "missing"]
+    assert sections == ["verdict", "findings", "advice", "heatmap", "anatomy", "counters", "run", "overhead", "missing"]
 
 
 def test_without_scripts_the_words_and_numbers_are_there(page: Page):
