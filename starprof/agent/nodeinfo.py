@@ -35,7 +35,7 @@ def node_row(context: NodeContext, environ: Mapping[str, str] = os.environ) -> l
         "pci": pci.devices(context.proc, context.sys),
         "topology": _topology(environ),
     }
-    numa = [name for name in _names(context.sys / "devices/system/node") if name[:4] == "node" and name[4:].isdigit()]
+    numa = [name for name in _names(context.sys / "devices/system/node") if name[:4] == "node" and name[4:].isdecimal()]
     detail["numa_cpus"] = {name[4:]: _text(context.sys / "devices/system/node" / name / "cpulist") for name in numa}
     facts = {
         "node": context.node,

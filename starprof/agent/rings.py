@@ -166,7 +166,7 @@ class Rings:
         """The process that wrote a ring; not a later one with its pid (the name says when the ring was made)."""
         process = optional(self._context.proc / str(pid) / "stat", 512)
         made = stem.rpartition("-")[2]
-        if process is None or not made.isdigit():
+        if process is None or not made.isdecimal():
             return process
         try:
             started_ns = parse_stat(process.read()).start_ticks * _SECOND_NS // os.sysconf("SC_CLK_TCK")

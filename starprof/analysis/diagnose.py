@@ -12,7 +12,7 @@ from starprof.analysis import nobody_findings as nobody
 from starprof.analysis.batch import evened, uneven_batches, workload_skew
 from starprof.analysis.causes.base import rank_names
 from starprof.analysis.comparison import Comparison
-from starprof.analysis.cost import Reduction, replay, solo_us
+from starprof.analysis.cost import replay, solo_us
 from starprof.analysis.counted import counted_losses
 from starprof.analysis.counted_findings import counted_finding
 from starprof.analysis.counters import Counters
@@ -27,6 +27,7 @@ from starprof.analysis.persistent import rotating_periods, rotating_stretches, s
 from starprof.analysis.reason import Found, reason
 from starprof.analysis.receipt import hook_notes, not_collected, overhead
 from starprof.analysis.remarks import with_remarks
+from starprof.analysis.rounds import native_part, rounds_words
 from starprof.analysis.settings import DEFAULT, Settings
 from starprof.analysis.shared import slower_alone, uniform_slowness
 from starprof.analysis.skew_findings import stage_finding, workload_finding
@@ -173,12 +174,14 @@ def _matters(own: OwnTime, settings: Settings, slowness: Slowness, solo_cost_us:
 
 def _priced(own: OwnTime, found: list[Slowness]) -> list[Slowness]:
     """Fill in the costs, most costly first."""
-    shares = replay(own, [s.reduction for s in found])
+    shares = replay(own, [native_part(own, s.reduction) for s in found])
     priced = [
         replace(s, cost_us=part, alone_us=alone)
         for s, part, alone in zip(found, shares.parts_us, shares.alone_us, strict=True)
     ]
-    return sorted(priced, key=lambda s: -s.cost_us)
+    # A stall in rounds has kept nobody waiting.
+    told = [s for s in priced if s.kind != "one-off" or s.cost_us > 0 or not own.rounds.any()]
+    return sorted(told, key=lambda s: -s.cost_us)
 
 
 def _findings(context: Context, found: list[Slowness]) -> Found:
@@ -212,14 +215,15 @@ def _findings(context: Context, found: list[Slowness]) -> Found:
 
 def _verdict(context: Context, found: Found, empty: Verdict) -> Verdict:
     kind, about = _kind(context, found)
-    reductions = [Reduction(s.reduction.rows, s.reduction.transfer) for s in about]
+    reductions = [native_part(context.own, s.reduction) for s in about]
     seconds = replay(context.own, reductions).total_us / 1e6 if about else 0.0
     cost = Cost(
         seconds=round(seconds, 6),
-        share=round(seconds * 1e6 / context.own.run_us, 6),
+        share=round(seconds * 1e6 / float(context.own.job_us.sum()), 6),
         gpu_hours=round(seconds * len(context.run.ranks) / 3600.0, 6),
     )
     told, rest = with_remarks(context, found)
+    rest += rounds_words(context.own, about if kind == "straggler" else [])
     return replace(
         empty,
         verdict=kind,

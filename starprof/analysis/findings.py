@@ -64,7 +64,7 @@ class Context:
         ranks = tuple(self.own.rank(r) for r in slowness.rows) if slowness.blame else ()
         nodes = sorted({self.own.infos[r].node for r in slowness.rows}) if slowness.blame else []
         inside = slice(slowness.start, slowness.end)
-        job_us = float((np.nanmax(self.own.cycle[:, inside], axis=0) + self.own.transfer[inside]).sum())
+        job_us = float(self.own.native_us[inside][~self.own.rounds[inside]].sum())
         return Finding(
             kind=slowness.kind,
             cause=causes.UNKNOWN,
@@ -74,7 +74,7 @@ class Context:
             onset_step=start,
             onset_interval=interval,
             end_step=int(steps[slowness.end - 1]) if ended else None,
-            slowdown=round(job_us / max(1.0, job_us - slowness.cost_us), 4),
+            slowdown=round(job_us / max(1.0, job_us - slowness.cost_us), 4) if job_us else 1.0,
             cost_seconds=round(slowness.cost_us / 1e6, 6),
         )
 

@@ -4,6 +4,8 @@ In synchronous training all ranks' steps last equally long; what tells them apar
 NOT waiting: `own = dur - blocked`. The reduction happens before the optimizer, so what lies between two reductions
 is the optimizer of the step before plus the phases before the reduction; that sum is called the cycle here, and its
 maximum over the ranks, plus the transfer, is the job's step time.
+
+In rounds (`starprof.sync`) nobody waits for the slowest: there the pace is that of the ranks that go ahead.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from starprof.analysis.arrays import Floats, Ints, column_medians
+from starprof.analysis.arrays import Bools, Floats, Ints, column_medians
 from starprof.analysis.peers import peer_groups
 from starprof.analysis.settings import Settings
 from starprof.model.rundata import RankInfo, RunData
@@ -46,6 +48,8 @@ class OwnTime:
         groups: peer group of each rank, shape (R,).
         missing: ranks of the job that left no step records.
         on_gpu: the times are the GPUs' own.
+        rounds: steps that were made in rounds, shape (S,).
+        pace_us: duration of the steps of the rank that made most of those, shape (S,).
     """
 
     infos: tuple[RankInfo, ...]
@@ -61,6 +65,8 @@ class OwnTime:
     groups: Ints
     missing: tuple[int, ...]
     on_gpu: bool
+    rounds: Bools
+    pace_us: Floats
 
     @cached_property
     def work(self) -> Floats:
@@ -86,8 +92,19 @@ class OwnTime:
 
     @cached_property
     def run_us(self) -> float:
-        """Wall time of the kept steps, as the replay sees it."""
-        return float((np.nanmax(self.cycle, axis=0) + self.transfer).sum())
+        """Wall time of the kept steps, as the replay sees it: all of them native."""
+        return float(self.native_us.sum())
+
+    @cached_property
+    def native_us(self) -> Floats:
+        """Step time of the job in native steps, and what it would have been in those in rounds, shape (S,)."""
+        longest: Floats = np.nanmax(self.cycle, axis=0) + self.transfer
+        return longest
+
+    @cached_property
+    def job_us(self) -> Floats:
+        """Step time of the job, shape (S,)."""
+        return np.where(self.rounds, self.pace_us, self.native_us)
 
     @property
     def hidden_steps(self) -> int:
@@ -117,22 +134,71 @@ def own_time(run: RunData, settings: Settings) -> OwnTime | None:
     columns = np.flatnonzero(complete)
     if len(columns) == 0:
         return None
-    columns = columns[_warm_up(total[:, columns] + np.nan_to_num(spans["compile"][:, columns]), settings) :]
+    rounds = _in_rounds(run)[columns]
+    native = columns[~rounds] if not rounds.all() else columns
+    warm = _warm_up(total[:, native] + np.nan_to_num(spans["compile"][:, native]), settings)
+    warm = min(warm, int(np.argmax(rounds))) if rounds.any() else warm
+    columns, rounds = columns[warm:], rounds[warm:]
+    passed, before = _passed_over(~np.isnan(total[:, columns]), rounds)
     return OwnTime(
         infos=tuple(run.ranks[i] for i in recorded),
         rows=recorded,
         columns=columns,
         steps=run.steps.steps[columns],
         first_step=int(run.steps.steps[complete][0]),
-        phases={name: spans[name][:, columns] for name in PHASES},
-        special={name: spans[name][:, columns] for name in SPECIAL},
+        phases={name: _carried(spans[name][:, columns], passed, before) for name in PHASES},
+        special={name: np.where(passed, 0.0, spans[name][:, columns]) for name in SPECIAL},
         blocked=blocked[:, columns],
-        transfer=np.nanmin(blocked[:, columns], axis=0),
+        transfer=_transfer(blocked[:, columns], rounds),
         start_ns=run.steps.start_mono_ns[np.ix_(recorded, columns)],
         groups=peer_groups([run.ranks[i].role for i in recorded]),
         missing=_missing_ranks(run, recorded),
         on_gpu=on_gpu,
+        rounds=rounds,
+        pace_us=_pace(duration[np.ix_(recorded, columns)], rounds),
     )
+
+
+def _in_rounds(run: RunData) -> Bools:
+    """Steps of the run in which any rank was in rounds, shape (S,); a column may stand for several steps."""
+    rounds = np.zeros(len(run.steps.steps), bool)
+    if run.sync_steps is not None and len(rounds):
+        numbers = run.sync_steps["step"].to_numpy(np.int64)
+        at = np.searchsorted(run.steps.steps, np.unique(numbers), side="right") - 1
+        rounds[at[at >= 0]] = True
+    return rounds
+
+
+def _passed_over(known: Bools, rounds: Bools) -> tuple[Bools, Ints]:
+    """Cells that ranks have passed over in rounds, and the column of each rank's record before, shape (R, S).
+
+    While the others made these steps, the rank was still busy with that one.
+    """
+    places = np.broadcast_to(np.arange(known.shape[1]), known.shape)
+    before: Ints = np.maximum.accumulate(np.where(known, places, -1), axis=1)
+    later = np.maximum.accumulate(known[:, ::-1], axis=1)[:, ::-1]
+    return ~known & later & (before >= 0) & rounds, before
+
+
+def _carried(values: Floats, passed: Bools, before: Ints) -> Floats:
+    """The same with the cells that were passed over filled with what came before."""
+    carried: Floats = np.where(passed, np.take_along_axis(values, np.maximum(before, 0), axis=1), values)
+    return carried
+
+
+def _transfer(blocked: Floats, rounds: Bools) -> Floats:
+    """What even the last rank waited; in rounds nobody has to wait for it, and it is taken to be as in native steps."""
+    transfer: Floats = np.nanmin(blocked, axis=0)
+    if rounds.any() and not rounds.all():
+        transfer[rounds] = np.median(transfer[~rounds])
+    return transfer
+
+
+def _pace(duration: Floats, rounds: Bools) -> Floats:
+    """Durations of the steps in rounds of the rank that made most of them."""
+    made = (~np.isnan(duration[:, rounds])).sum(axis=1)
+    pace: Floats = np.nan_to_num(duration[int(np.argmax(made))], nan=0.0)
+    return pace
 
 
 def _column(run: RunData, name: str) -> Floats:

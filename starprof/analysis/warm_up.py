@@ -19,7 +19,7 @@ def warm_up_words(run: RunData, own: OwnTime) -> list[str]:
         return []
     spent = np.nan_to_num(compiled[own.rows, : own.columns[0]], nan=0.0)
     per_rank = spent.sum(axis=1)
-    late = np.flatnonzero(per_rank >= MIN_STEPS_LOST * own.healthy_step_us)
+    late = np.flatnonzero((per_rank > 0) & (per_rank >= MIN_STEPS_LOST * own.healthy_step_us))
     if len(late) == 0:
         return []
     columns = np.flatnonzero((spent[late] > 0).any(axis=0))

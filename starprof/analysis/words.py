@@ -6,6 +6,7 @@ import numpy as np
 
 from starprof.analysis.causes.base import ms, pct, rank_names
 from starprof.analysis.comparison import Comparison
+from starprof.analysis.rounds import native_if_any
 from starprof.analysis.slowness import Slowness
 
 COLD_CACHE = "A cold page cache is one possible reason: read the same data a second time, then the stall must be gone."
@@ -28,14 +29,18 @@ def lateness_evidence(comparison: Comparison, slowness: Slowness) -> tuple[str, 
     ]
     healthy = np.flatnonzero(~comparison.blamed & (own.groups == own.groups[rows[0]]))
     if len(healthy) and own.shape[0] > 1:
+        some, columns = own.rounds[columns].any(), native_if_any(own, columns)
         last = np.nanargmax(np.nan_to_num(own.cycle[:, columns], nan=-1.0), axis=0)
         share = float(np.isin(last, rows).mean())
         waited = _mean(own.blocked[rows][:, columns])
         others = _mean(own.blocked[healthy][:, columns])
-        lines.append(
-            f"{who} arrived last in {pct(share)} of those steps and waited {ms(waited)} in collectives, "
-            f"{its} peers {ms(others)}: they wait for {it}."
-        )
+        if own.rounds[columns].any():
+            lines.append(f"{who} handed in last in {pct(share)} of those steps, all in rounds: nobody waits for {it}.")
+        else:
+            lines.append(
+                f"{who} arrived last in {pct(share)} of {'the native' if some else 'those'} steps and waited "
+                f"{ms(waited)} in collectives, {its} peers {ms(others)}: they wait for {it}."
+            )
     return (
         *lines,
         *_little(slowness, mine / max(peers, 1.0) - 1.0),

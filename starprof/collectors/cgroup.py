@@ -22,6 +22,9 @@ _SECOND_NS = 950_000_000
 """A second, less the slack that a tick may come early."""
 
 
+COUNTED = frozenset({"cpu", "cpuacct", "memory"})
+
+
 @dataclass(frozen=True, slots=True)
 class Mount:
     """A mounted hierarchy: `root` is the group that is seen at `point` (not `/` inside many containers)."""
@@ -164,8 +167,8 @@ class CgroupCollector:
         self._ranks.clear()
 
 
-def find_mounts(mountinfo: bytes, sys: Path) -> list[Mount]:
-    """The hierarchies in /proc/self/mountinfo with controllers of interest; `sys` replaces /sys (fake trees)."""
+def find_mounts(mountinfo: bytes, sys: Path, wanted: frozenset[str] = COUNTED) -> list[Mount]:
+    """The hierarchies in /proc/self/mountinfo with controllers that are wanted; `sys` replaces /sys (fake trees)."""
     found = []
     for line in mountinfo.decode(errors="replace").splitlines():
         before, _, after = line.partition(" - ")
@@ -177,7 +180,7 @@ def find_mounts(mountinfo: bytes, sys: Path) -> list[Mount]:
             point = sys / point.relative_to("/sys")
         version = 2 if rest[0] == "cgroup2" else 1
         controllers = _v2_controllers(point) if version == 2 else {*rest[2].split(",")}
-        controllers &= {"cpu", "cpuacct", "memory"}
+        controllers &= wanted
         if controllers:
             found.append(Mount(version, frozenset(controllers), fields[3], point))
     return found

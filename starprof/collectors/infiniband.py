@@ -124,7 +124,7 @@ def _text(file: ProcFile | None) -> str | None:
 
 def _number(file: ProcFile | None) -> int | None:
     text = _text(file)
-    return _signed(int(text)) if text is not None and text.isdigit() else None
+    return _signed(int(text)) if text is not None and text.isdecimal() else None
 
 
 def _signed(value: int) -> int:

@@ -307,6 +307,6 @@ def _users() -> dict[int, str]:
     found = {}
     for line in lines:
         parts = line.split(":")
-        if len(parts) > 2 and parts[2].isdigit():
+        if len(parts) > 2 and parts[2].isdecimal():
             found[int(parts[2])] = parts[0]
     return found

@@ -42,7 +42,7 @@ class ProcessTree:
         Raises:
             OSError: procfs can't be listed.
         """
-        alive = {int(name) for name in os.listdir(self._proc) if name.isdigit()}  # noqa: PTH208 - hot path
+        alive = {int(name) for name in os.listdir(self._proc) if name.isdecimal()}  # noqa: PTH208 - hot path
         gone = self.parents.keys() - alive
         if gone:
             self._orphan(gone)

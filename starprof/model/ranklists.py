@@ -32,7 +32,7 @@ def from_listed(text: str) -> tuple[int, ...]:
     result: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
-        if not first.isdigit() or not (last or first).isdigit() or int(last or first) - int(first) > 1 << 20:
+        if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) - int(first) > 1 << 20:
             return ()
         result += range(int(first), int(last or first) + 1)
     return tuple(result)

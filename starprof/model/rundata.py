@@ -88,6 +88,7 @@ class RunData:
             versions a random part, all rows of each.
         sync_switches: table `sync_switch`, likewise, complete.
         sync_steps: table `sync_step`, likewise, of very many rows a random part.
+        sync_noise: table `sync_noise`, likewise, complete.
         clock_offset_ns: per node (offset to node 0, error bound); a node without an entry is not calibrated.
     """
 
@@ -106,4 +107,5 @@ class RunData:
     sync_updates: pd.DataFrame | None = None
     sync_switches: pd.DataFrame | None = None
     sync_steps: pd.DataFrame | None = None
+    sync_noise: pd.DataFrame | None = None
     clock_offset_ns: Mapping[int, tuple[int, int]] = field(default_factory=dict)

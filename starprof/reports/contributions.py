@@ -33,7 +33,7 @@ class Mode:
         stale: shares of gradients by staleness class, shape (5,), NaN without records.
         staleness_max: largest, -1 without records.
         again: share of rounds whose reduction had to be tried again.
-        not_finite: rounds whose sum was not finite, of those where it is known.
+        not_finite: updates that were left out since their gradient was not finite, as far as a loss scale tells.
     """
 
     name: str
@@ -74,6 +74,7 @@ def modes(sync: Synchronised) -> tuple[Mode, ...]:
     stretch_mode = _mode_of_stretches(sync)
     of_update = stretch_mode[sync.stretch_of(g.version)] if len(g.version) else np.zeros(0, np.int64)
     weight = np.bincount(g.update, weights=g.weight, minlength=len(g.version))
+    left_out = _left_out(sync, stretch_mode)
     result = []
     for at, (name, seconds) in enumerate(time_of_modes(sync.stretches).items()):
         mine = [s for s in sync.stretches if s.mode == name]
@@ -94,10 +95,23 @@ def modes(sync: Synchronised) -> tuple[Mode, ...]:
                 np.bincount(np.maximum(classes, 0), minlength=len(STALENESS_EDGES)) / (len(stale) or np.nan),
                 int(stale.max(initial=-1)),
                 float((g.tries[rounds] > 1).mean()) if len(rounds) else 0.0,
-                int((g.finite[rounds] == 0).sum()),
+                int(left_out[at]),
             )
         )
     return tuple(result)
+
+
+def _left_out(sync: Synchronised, stretch_mode: NDArray[np.int64]) -> Matrix:
+    """Updates of each mode that were not finite. All ranks leave out the same: the one that has seen most counts."""
+    modes, frame = int(stretch_mode.max(initial=-1)) + 1, sync.run.sync_steps
+    if frame is None or not modes or "not_finite" not in frame:
+        return np.zeros(modes)
+    cells = {name: frame[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in ("version", "not_finite")}
+    known = np.isfinite(cells["version"]) & (cells["not_finite"] > 0)
+    ranks, row = np.unique(frame["rank"].to_numpy()[known], return_inverse=True)
+    mode = stretch_mode[sync.stretch_of(np.maximum(cells["version"][known].astype(np.int64) - 1, 0))]
+    seen = _count(row, mode, (len(ranks), modes), cells["not_finite"][known])
+    return np.asarray(seen.max(axis=0, initial=0.0))
 
 
 def _mode_of_stretches(sync: Synchronised) -> NDArray[np.int64]:

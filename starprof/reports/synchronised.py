@@ -94,7 +94,6 @@ class Gradients:
         staleness: in updates.
         version, at_s: of each update, shape (U,), rising by version.
         gradients, tries: of each update: what went in, and how often it was reduced.
-        finite: 1, 0, or NaN where not known.
     """
 
     update: NDArray[np.int32]
@@ -105,7 +104,6 @@ class Gradients:
     at_s: Matrix
     gradients: NDArray[np.int64]
     tries: NDArray[np.int64]
-    finite: Matrix
 
 
 class Synchronised:
@@ -126,6 +124,11 @@ class Synchronised:
         self.end_s: Matrix = self.begin_s + durations * self._each / 1e6
         updates = run.sync_updates
         self._updates = None if updates is None else _applied(updates)
+
+    @property
+    def updates(self) -> pd.DataFrame | None:
+        """The recorded updates, of each version what was applied."""
+        return self._updates
 
     def _first_record(self) -> int:
         """The earliest of what control tells, for a run without steps."""
@@ -267,7 +270,6 @@ class Synchronised:
             ),
             gradients=np.nan_to_num(_cells(frame, "gradients", rows)).astype(np.int64),
             tries=np.nan_to_num(_cells(frame, "retries", rows)).astype(np.int64) + 1,
-            finite=_cells(frame, "finite", rows),
         )
 
     def stretch_of(self, versions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -278,7 +280,7 @@ class Synchronised:
 
 def synchronised(run: RunData) -> Synchronised | None:
     """The records of control; None when it never did anything."""
-    if run.sync_updates is None and run.sync_switches is None:
+    if run.sync_updates is None and run.sync_switches is None and run.sync_noise is None:
         return None
     return Synchronised(run)
 

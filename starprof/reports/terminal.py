@@ -135,7 +135,8 @@ def _ranks(out: _Lines, run: RunData, verdict: Verdict) -> None:
     culprits = set(facts.culprit_rows(run, verdict))
     rows, left_out = facts.telling_rows(run, verdict, RANKS_AT_MOST)
     out.title(f"Ranks (medians of steps {picked[0]}-{picked[-1]})" if len(picked) > 1 else "Ranks (one value each)")
-    out.row(f"{'rank':>6} {'node':>5} {'step':>10} {'own':>10} {'arrival':>10} {'blocked':>10}", DIM)
+    blocked = "blocked" if run.sync_steps is None else "waited"  # in rounds for a release, not in a collective
+    out.row(f"{'rank':>6} {'node':>5} {'step':>10} {'own':>10} {'arrival':>10} {blocked:>10}", DIM)
     places = {rank.node: f"n{rank.node}" if facts.node_count(run) else words.UNKNOWN for rank in run.ranks}
     for row in rows:
         rank = run.ranks[row]

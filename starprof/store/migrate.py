@@ -2,8 +2,9 @@
 
 Version 0 is the layout from before the first release: step records had neither the user's named spans nor the
 hook's own time; version 1 had no imported runs; in version 2 every step had a start, and some files of it lack what was
-added meanwhile; in version 3 nothing told of synchronisation modes. Migrations run only when a file is opened for
-writing; a reader of an old file sees NULL in the columns that it lacks.
+added meanwhile; in version 3 nothing told of synchronisation modes, in version 4 not of the gradients' noise. In
+version 5 updates were to tell whether they were finite, which no coordinator knows; ranks do, by their loss scale.
+Migrations run only when a file is opened for writing; a reader of an old file sees NULL in the columns that it lacks.
 """
 
 from __future__ import annotations
@@ -44,6 +45,15 @@ MIGRATIONS: dict[int, tuple[str, ...]] = {
         "asked_by VARCHAR, reason VARCHAR, took_us BIGINT)",
         "CREATE TABLE IF NOT EXISTS sync_step (attempt BIGINT, rank BIGINT, step BIGINT, number BIGINT, "
         "version BIGINT, waited_us BIGINT, updates BIGINT, skipped BIGINT)",
+    ),
+    4: (
+        "CREATE TABLE IF NOT EXISTS sync_noise (node BIGINT, mono_ns BIGINT, attempt BIGINT, version BIGINT, "
+        "mode VARCHAR, gradients BIGINT, local DOUBLE, mean DOUBLE, share DOUBLE, scale DOUBLE, low DOUBLE, "
+        "high DOUBLE)",
+    ),
+    5: (
+        "ALTER TABLE sync_update DROP COLUMN IF EXISTS finite",
+        "ALTER TABLE sync_step ADD COLUMN IF NOT EXISTS not_finite BIGINT",
     ),
 }
 """Schema version -> the DDL that leads to the next one."""

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +73,7 @@ def open_steps(path: Path, attempt: int | None = None) -> Iterator[RunFileSteps]
     with open_for_reading(path) as reading:
         run = reading.run
         attempts = [a for (a,) in run.query("SELECT attempt FROM rank UNION SELECT attempt FROM step ORDER BY 1")]
-        chosen = _longest(run) if attempt is None else attempt
+        chosen = _longest(run, attempts) if attempt is None else attempt
         if attempt is not None and attempt not in attempts:
             raise NoDataError(f"{path} has no attempt {attempt}: there are {', '.join(map(str, attempts)) or 'none'}")
         yield RunFileSteps(run, _shell(reading, path, chosen, tuple(attempts)))
@@ -178,8 +178,10 @@ def _snapshot(spool: Spool, run_file: Path) -> Iterator[Path]:
         yield copy
 
 
-def _longest(run: RunFile) -> int:
+def _longest(run: RunFile, attempts: Sequence[int]) -> int:
     """The attempt with the most steps, the latest of equals; without steps the first."""
+    if len(attempts) == 1:
+        return attempts[0]
     rows = run.query("""
         SELECT attempt FROM (SELECT attempt, max(step) - min(step) AS steps FROM step GROUP BY attempt)
         ORDER BY steps DESC, attempt DESC LIMIT 1""")
@@ -285,6 +287,7 @@ def _sync(run: RunFile, attempt: int) -> dict[str, pd.DataFrame | None]:
     return {
         "sync_updates": _where_any(run, "sync_update", f"{chosen} AND hash(version) % {updates} = 0"),
         "sync_switches": _where_any(run, "sync_switch", chosen),
+        "sync_noise": _where_any(run, "sync_noise", chosen),
         "sync_steps": _where_any(run, "sync_step", f"{chosen} AND hash(rank, step) % {steps} = 0"),
     }
 

@@ -28,8 +28,8 @@ BLOCK_STEPS = 2_048
 VALUES = tuple(n for n in STEP.names if n not in {"attempt", "rank", "step", "start_mono_ns"})
 MAX_HOLES = 4
 _CHUNK_ROWS = 250_000
-_PIECE_BYTES = 16 << 20
-_BLOCKWISE_MB = 32
+_PIECE_BYTES = 8 << 20
+_BLOCKWISE_MB = 16
 
 
 def load_steps(

@@ -85,8 +85,7 @@ def profile_of(run: RunData, settings: Settings = DEFAULT) -> Profile | None:
 
 def _job_steps(own: OwnTime) -> Floats:
     """Step time of the job: the last rank's own time and the transfer, shape (S,)."""
-    steps: Floats = np.nanmax(own.cycle, axis=0) + own.transfer
-    return steps
+    return own.job_us
 
 
 def _of_operations(run: RunData) -> Floats:

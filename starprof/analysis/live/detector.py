@@ -264,6 +264,8 @@ class OnlineDetector:
             groups=self._groups[rows],
             missing=(),
             on_gpu=False,
+            rounds=np.zeros(len(steps), bool),
+            pace_us=np.zeros(len(steps)),
         )
 
     def _judge(self, step: int, own: Floats, noise: Noise) -> tuple[LiveFinding, ...]:

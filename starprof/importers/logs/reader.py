@@ -173,14 +173,14 @@ def _in_us(found: re.Match[str], unit_us: float) -> float:
     if unit_us:
         return float(found[1]) * unit_us
     told = [group for group in found.groups() if group]
-    number = next(group for group in told if group[0].isdigit())
-    named = next((group for group in told if not group[0].isdigit()), "s")
+    number = next(group for group in told if group[0].isdecimal())
+    named = next((group for group in told if not group[0].isdecimal()), "s")
     return float(number) * UNITS_US.get(named, 1e6)
 
 
 def _names_unit(found: re.Match[str], unit_us: float) -> bool:
     """Whether a time has a unit: by its form, beside it, or in its name (`seconds_per_step`)."""
-    return bool(unit_us) or any(g and not g[0].isdigit() for g in found.groups()) or "sec" in found[0].lower()
+    return bool(unit_us) or any(g and not g[0].isdecimal() for g in found.groups()) or "sec" in found[0].lower()
 
 
 def _of_bar(pattern: re.Pattern[str], line: str) -> dict[str, float] | None:

@@ -154,7 +154,7 @@ class _Reader:
             if cells[0].startswith("GPU-"):
                 self._readings.note_ignored("rows of MIG instances")
             return
-        if not gpu.isdigit():
+        if not gpu.isdecimal():
             self._readings.damaged += 1
             return
         gpu = str(int(gpu[:9]))

@@ -222,7 +222,7 @@ def _gpu_of(host: str, labels: Mapping[str, str], readings: Readings) -> str:
     uuid, index = labels.get("UUID") or labels.get("uuid") or "", labels.get("gpu") or labels.get("minor_number") or ""
     instance = labels.get("GPU_I_ID", "")
     device = (uuid or index or labels.get("device", "0"))[:200] + (f"/{instance[:20]}" if instance else "")
-    if index.isdigit() and len(index) < 6 and not instance:
+    if index.isdecimal() and len(index) < 6 and not instance:
         readings.describe(host, "gpu_sample", device, nvml_index=int(index))
     readings.describe(
         host,
@@ -239,7 +239,7 @@ def _gpu_of(host: str, labels: Mapping[str, str], readings: Readings) -> str:
 
 def _cpu_place(name: str, labels: Mapping[str, str], host: str) -> Place | None:
     cpu, mode = labels.get("cpu", ""), labels.get("mode", "")
-    if not (cpu.isdigit() and len(cpu) < 6):
+    if not (cpu.isdecimal() and len(cpu) < 6):
         return None
     if name == "node_cpu_scaling_frequency_hertz":
         return Place(host, cpu, (Target("cpu_sample", "freq_khz", 1e-3),))

@@ -227,7 +227,7 @@ class Readings:
     def _wanted(self, host: str, table: str, device: str) -> int | None:
         index = self._facts.get((host, table, device), {}).get("nvml_index", device)
         text = str(index)
-        return int(text) if text.lstrip("-").isdigit() and len(text) < 10 else None
+        return int(text) if len(text) < 10 and text.removeprefix("-").isdecimal() else None
 
     def _dictionaries(
         self, nodes: Mapping[str, int], numbers: Mapping[tuple[int, str, str], int]
@@ -373,5 +373,5 @@ def _with_note(run: RunData, note: str) -> RunData:
 def _by_number(text: str) -> tuple[object, ...]:
     """Order in which n2 comes before n10."""
     return tuple(
-        (0, int(part[:18]), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", text) if part
+        (0, int(part[:18]), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", text) if part
     )

@@ -283,7 +283,7 @@ def _last(status: Any, key: str) -> int | None:
 
 def _number_of(key: Any) -> int | None:
     if isinstance(key, str):
-        return int(key) if key.isascii() and key.isdigit() and len(key) <= 9 else None
+        return int(key) if key.isascii() and key.isdecimal() and len(key) <= 9 else None
     return count(key)
 
 

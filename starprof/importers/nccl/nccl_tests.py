@@ -108,7 +108,7 @@ def _read(block: Block, line: str, rates: Sequence[int]) -> None:
         block.average = _rate(average.group(1))
         return
     cells = line.split()
-    if not rates or len(cells) < 1 - rates[-1] or not cells[0].isascii() or not cells[0].isdigit():
+    if not rates or len(cells) < 1 - rates[-1] or not cells[0].isascii() or not cells[0].isdecimal():
         return
     found = [_rate(cells[at]) for at in rates if len(cells) > -at]
     told = [rate for rate in found if rate is not None]

@@ -89,7 +89,7 @@ def header_of(source: Source) -> Layout | None:
 
 def is_variation(source: Source, layout: Layout) -> bool:
     """A table of how much workers differ: by its name, with nothing but numbered columns."""
-    numbered = sum(name.strip().isdigit() for name in layout.names)
+    numbered = sum(name.strip().isdecimal() for name in layout.names)
     return bool(_VARIATION.search(re.sub(r"[_\-.]+", " ", source.base.lower()))) and numbered >= 0.9 * len(layout.names)
 
 
@@ -211,7 +211,7 @@ def wide_columns(layout: Layout) -> list[int]:
     found = [c for c, name in enumerate(layout.names) if _WIDE.fullmatch(name.strip().lower())]
     first = layout.clean(0) if layout.names else ""
     if not found and (_STEP.fullmatch(first) or _CLOCK.fullmatch(first)):
-        found = [c for c, name in enumerate(layout.names) if c and name.strip().isdigit()]
+        found = [c for c, name in enumerate(layout.names) if c and name.strip().isdecimal()]
     return [c for c in found if np.isfinite(layout.numbers(c)).any()]
 
 

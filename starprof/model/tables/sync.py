@@ -23,10 +23,10 @@ NATIVE = "native"
 SYNC_UPDATE = Table(
     31,
     "sync_update",
-    """One row per round that a coordinator closed: an update of everybody's parameters. A round whose reduction failed
-is closed again: of the rows of one version that of the greatest epoch, of those that of most retries, and of those the
-newest is what was applied. The lists of values are in the order of the contributors, and of the numbers of one
-contributor's gradients.""",
+    """One row per round that a coordinator closed: an update of everybody's parameters, or, where ranks step on their
+own, a mean of their states, which stand for gradients here. A round whose reduction failed is closed again: of the rows
+of one version that of the greatest epoch, of those that of most retries, and of those the newest is what was applied.
+The lists of values are in the order of the contributors, and of the numbers of one contributor's gradients.""",
     (
         NODE_KEY,
         AT,
@@ -40,14 +40,13 @@ contributor's gradients.""",
         fact("gradients", "how many went in"),
         text("per_contributor", "gradients of each contributor as a list of values; NULL: one of each"),
         text("numbers", "number of each gradient within its rank"),
-        text("weights", "factor of each gradient"),
+        text("weights", "factor of each gradient; of a state, times the steps that its rank has made on its own"),
         text("staleness", "updates between the parameters that each gradient was computed on and this one"),
         text("samples", "samples that each gradient is the mean of"),
         real("weight_sum", "sum of the weights: how much of a native step the update stands for"),
         fact("staleness_max", "largest staleness, NULL without gradients"),
         text("released", "ranks that went on with it, as a list; NULL: the contributors"),
         fact("native", "1 when native steps follow it"),
-        fact("finite", "1 when the sum was finite, 0 when not (nothing was applied), NULL when not known"),
     ),
 )
 
@@ -85,6 +84,33 @@ those it computed (one row each) and those it skipped.""",
         gauge("waited_us", "from handing its gradient in to its release"),
         gauge("updates", "updates that it applied in the step: all but the last were replayed"),
         gauge("skipped", "batches that it left out before the step, to catch up"),
+        gauge(
+            "not_finite",
+            "updates left out because the gradient was not finite, as a fall of the loss scale tells since the step "
+            "before; NULL without a loss scale",
+        ),
     ),
     packed=True,
+)
+
+SYNC_NOISE = Table(
+    34,
+    "sync_noise",
+    """What the gradients of an update tell about their noise; of one update in a hundred, native or not. With `local`
+L, `mean` G and `share` q, the whole gradient's squared norm is estimated by (G - q L)/(1 - q), the variance of one
+batch's gradient by (L - G)/(1 - q); their ratio, averaged apart, is the gradient noise scale in batches of a rank.""",
+    (
+        NODE_KEY,
+        AT,
+        ATTEMPT_KEY,
+        key("version", "of the parameters that the update was applied to; of two in a row the second one's"),
+        text("mode", "synchronisation mode, or native"),
+        fact("gradients", "how many were looked at"),
+        real("local", "mean of their squared norms, by their weights; loss scaling is taken out"),
+        real("mean", "squared norm of their weighted mean"),
+        real("share", "sum of the squared weights of that mean: 1/n for n gradients that count alike"),
+        real("scale", "running noise scale in batches of one rank, NULL while no signal was seen"),
+        real("low", "lower end of its interval of about 95 %"),
+        real("high", "upper end, NULL where there is none"),
+    ),
 )

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from starprof.reports.markup import Section
 from starprof.reports.material import Material
 from starprof.reports.sections import (
+    advice,
     anatomy,
     binding,
     counters,
@@ -26,6 +27,7 @@ from starprof.reports.sections import (
 SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
     verdict.render,
     findings.render,
+    advice.render,
     whatif.render,
     heatmap.render,
     synchronisation.render,

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from starprof.model.rundata import RunData
 from starprof.model.schema import STEP_SPANS
 from starprof.reports import facts, words
 from starprof.reports.facts import Matrix
@@ -32,6 +33,9 @@ LABELS = {
     "unaccounted_us": "unaccounted",
     "blocked_us": "in collectives",
 }
+WITH_ROUNDS = {"blocked_us": "waiting for others"}
+"""Labels of runs that were in rounds, where ranks wait for their release, not in a collective."""
+
 SHOWN_FROM = 0.002  # of a step: smaller spans are drawn but not worth a place in the legend or the table
 
 
@@ -51,7 +55,7 @@ def render(material: Material) -> Section | None:
         windows.append({"name": name, "spans": material.pack.array(means[-1] / 1e3)})
     spec = {
         "kind": "anatomy",
-        "spans": [{"key": name.removesuffix("_us"), "label": LABELS[name]} for name in SPANS],
+        "spans": [{"key": name.removesuffix("_us"), "label": label} for name, label in labels_of(material.run).items()],
         "ranks": [rank.rank for rank in run.ranks],
         "shown": rows,
         "culprits": material.culprits,
@@ -59,6 +63,12 @@ def render(material: Material) -> Section | None:
         "legendFrom": SHOWN_FROM,
     }
     return Section("anatomy", "What a step consists of", _body(material, means[0], rows, left_out, windows), spec)
+
+
+def labels_of(run: RunData) -> dict[str, str]:
+    """What the spans are called, in the order of the bars."""
+    labels = LABELS if run.sync_steps is None else {**LABELS, **WITH_ROUNDS}
+    return {name: labels[name] for name in SPANS}
 
 
 def span_means(material: Material, inside: NDArray[np.bool_]) -> Matrix:
@@ -82,10 +92,16 @@ def span_means(material: Material, inside: NDArray[np.bool_]) -> Matrix:
 
 
 def _body(material: Material, means: Matrix, rows: list[int], left_out: int, windows: list[dict[str, Any]]) -> str:
-    notes = (
-        "Mean step of each rank, split by what it did; every bar adds up to the step. The pale part is time in "
-        "collectives: waiting for others and the transfer. In synchronous training the culprit has the least of it."
+    pale = (
+        "time in collectives: waiting for others and the transfer. In synchronous training the culprit has the least "
+        "of it."
     )
+    if material.run.sync_steps is not None:
+        pale = (
+            "waiting for others: in native steps in collectives, where the culprit has the least of it, and in rounds "
+            "for the release by a round, where nobody waits for the culprit."
+        )
+    notes = f"Mean step of each rank, split by what it did; every bar adds up to the step. The pale part is {pale}"
     if left_out:
         notes += f" Shown are the culprits, the extremes and the median rank; {left_out} more can be added."
     switch = "".join(
@@ -111,7 +127,8 @@ def _numbers(material: Material, means: Matrix, rows: list[int]) -> str:
     """The same as a table, for readers without the chart."""
     shares = means / np.maximum(means.sum(axis=1, keepdims=True), 1e-9)
     told = [at for at in range(len(SPANS)) if shares[rows, at].max(initial=0.0) >= SHOWN_FROM]
-    headers = ["rank", *(LABELS[SPANS[at]] for at in told), "step"]
+    labels = labels_of(material.run)
+    headers = ["rank", *(labels[SPANS[at]] for at in told), "step"]
     body = [
         [material.run.ranks[row].rank, *(words.milliseconds(means[row, at]) for at in told), words.milliseconds(total)]
         for row, total in zip(rows, means[rows].sum(axis=1), strict=True)

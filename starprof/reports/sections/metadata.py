@@ -126,7 +126,7 @@ def _ranks(material: Material) -> str:
                 "culprit" if at in material.culprits else "",
             )
         )
-    spans = ("step", "own", "arrival", "blocked", "late")
+    spans = ("step", "own", "arrival", "blocked" if material.run.sync_steps is None else "waited", "late")
     headers = ("rank", "node", "local", "device", "CPUs", "role", *spans, "records", "")
     optional = (2, 3, 4, 5)
     empty = {at for at in optional if all(row[at] == "" for row in rows)}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from starprof.reports import words
+from starprof.reports.averagings import averagings, sentence
 from starprof.reports.contributions import (
     STALENESS_EDGES,
     Mode,
@@ -52,6 +53,13 @@ WHAT_MODES_TELL = (
     "Progress counts a native step as 1 and a round as the sum of its weights. Stale: share of the gradients that were "
     "computed on parameters so many updates older than those they were applied to."
 )
+WHAT_NOISE_TELLS = (
+    "With updates of m batches a training needs about 1 + scale/m times as many of them as without noise: the smaller "
+    "the scale against the number of ranks, the less is lost by leaving some of them out."
+)
+NOISE_SHOWN_FROM = 20
+"""Updates from which its movement is told."""
+
 WHAT_PARTS_TELL = (
     "In updates: share of the updates with a gradient of the rank. Data used: share of its batches whose gradient went "
     "into an update; the rest was skipped to catch up, or came too late. Data that is not used biases the model where "
@@ -69,7 +77,8 @@ def render(material: Material) -> Section | None:
     spec = _spec(material, sync, edges)
     body = (
         f'<p class="big">{text(told_in_short(sync))}</p>{_picture()}'
-        f"{_modes(told)}{_switches(sync.switches)}{_ranks(material, told, parts(sync))}"
+        f"{_modes(told)}{_averagings(sync)}{_noise(material)}{_switches(sync.switches)}"
+        f"{_ranks(material, told, parts(sync))}"
     )
     return Section("synchronisation", "Synchronisation", body, spec)
 
@@ -140,6 +149,35 @@ def _modes(told: tuple[Mode, ...]) -> str:
     inner = table([name for name, _ in columns], list(rows), numeric=range(1, len(columns)))
     more = f" {left} modes of a shorter time are not shown." if left > 0 else ""
     return f'<h3>Modes</h3>{inner}<p class="note">{text(WHAT_MODES_TELL + more)}</p>'
+
+
+def _averagings(sync: Synchronised) -> str:
+    """Where ranks have stepped on their own, what was averaged instead of gradients."""
+    return "".join(f'<p class="note">{text(sentence(told))}</p>' for told in averagings(sync)[:MODES_AT_MOST])
+
+
+def _noise(material: Material) -> str:
+    """The gradient noise scale as it was at the end, and how it has moved."""
+    seen = material.run.sync_noise
+    if seen is None:
+        return ""
+    # A column in which nothing is known need not be of numbers.
+    seen = seen.sort_values("version", kind="stable").astype({"scale": float, "low": float, "high": float})
+    scale, low, high = (float(seen[name].iloc[-1]) for name in ("scale", "low", "high"))
+    if scale != scale:
+        told = f"The gradient noise scale is not known: no signal was seen in {len(seen)} updates."
+    else:
+        to = "or more" if high != high else f"to {_number(high)}"
+        told = (
+            f"Gradient noise scale at the end: {_number(scale)} batches of one rank (95 %: {_number(low)} {to}), of "
+            f"{len(seen)} updates that were looked at."
+        )
+    known = seen["scale"].to_numpy(np.float64)
+    known = known[np.isfinite(known)]
+    if len(known) >= NOISE_SHOWN_FROM:
+        quarter = len(known) // 4
+        told += f" A quarter into them it was {_number(float(known[quarter]))}."
+    return f'<p class="note">{text(f"{told} {WHAT_NOISE_TELLS}")}</p>'
 
 
 def _longest(told: tuple[Mode, ...], at_most: int) -> tuple[Mode, ...]:
