@@ -82,7 +82,7 @@ class Data:
 
 
 class Office:
-    """The coordinator, and a mailbox for each rank; what it was told is kept, and when, None for its own alarm."""
+    """The coordinator, and a mailbox for each rank."""
 
     def __init__(self, ranks, *, lease_s=2.0, lag=None):
         self.lag = lag
@@ -93,7 +93,6 @@ class Office:
         self.lease_s = lease_s
         self.closing = False
         self.closes = []
-        self.heard = []
         threading.Thread(target=self._alarms, daemon=True).start()
 
     def connect(self, rank, engine, member, lock):
@@ -127,9 +126,7 @@ class Office:
     def said(self, rank, message):
         with self.lock:
             if rank in self.boxes:
-                now = time.monotonic()
-                self.heard.append((now, message))
-                self._send(self.coordinator.told(message, now))
+                self._send(self.coordinator.told(message, time.monotonic()))
 
     def switch(self, mode, **options):
         make = None if mode is None else (lambda ranks, version: create(mode, ranks, options, version))
@@ -152,7 +149,6 @@ class Office:
             with self.lock:
                 due = self.coordinator.wake_at_s
                 if due is not None and due <= now:
-                    self.heard.append((now, None))
                     self._send(self.coordinator.woken(now))
                 for rank, since in list(self.cut.items()):
                     if now - since > self.lease_s:

@@ -12,8 +12,7 @@ from starprof.model.valuelists import contributors_of, from_listed_values
 from starprof.spool.layout import Spool
 from starprof.store.ingest import fold
 from starprof.store.runfile import RunFile
-from starprof.sync.policies import Arrived, Woken, create
-from starprof.sync.protocol.messages import Arrive, Pause
+from starprof.sync.policies import Policy, create
 
 REPLAYED = [
     ("m-sync", {"m": 3}),
@@ -28,15 +27,18 @@ REPLAYED = [
 COLUMNS = "version, contributors, per_contributor, numbers, weights, staleness"
 
 
-def events_of(heard):
-    """What the policy was told, up to the first rank that stood still for a meeting."""
-    for now, message in heard:
-        if isinstance(message, Pause):
-            return
-        if message is None:
-            yield Woken(now)
-        elif isinstance(message, Arrive):
-            yield Arrived(message.gradient, now)
+@pytest.fixture
+def told(monkeypatch):
+    """All that policies are told, in its order: a gradient held back for a slow interface counts as late."""
+    events = []
+    decide = Policy.decide
+
+    def listening(policy, event):
+        events.append((policy, event))
+        return decide(policy, event)
+
+    monkeypatch.setattr(Policy, "decide", listening)
+    return events
 
 
 def record(closes, mode, options, spool):
@@ -58,7 +60,7 @@ def as_recorded(update):
 
 
 @pytest.mark.parametrize(("mode", "options"), REPLAYED, ids=lambda value: str(value))
-def test_the_policy_decides_again_what_the_run_has_recorded(ranks, tmp_path, mode, options):  # noqa: F811
+def test_the_policy_decides_again_what_the_run_has_recorded(ranks, told, tmp_path, mode, options):  # noqa: F811
     made = ranks(slow_last)
     office = made[0].office
     train(made, 1, 25, after=switching(office, {4: (mode, options)}))
@@ -66,7 +68,8 @@ def test_the_policy_decides_again_what_the_run_has_recorded(ranks, tmp_path, mod
     spool.create()
     rows = record(office.closes, mode, options, spool)
     policy = create(mode, range(len(made)), options, office.closes[0].round)
-    decided = [update for event in events_of(office.heard) for update in policy.decide(event).updates]
+    events = [event for whose, event in tuple(told) if whose.name == mode]
+    decided = [update for event in events for update in policy.decide(event).updates]
     assert decided
     assert [(u.gradients, u.weights) for u in decided] == [
         (close.gradients, close.weights) for close in office.closes[: len(decided)]

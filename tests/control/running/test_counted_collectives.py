@@ -46,7 +46,7 @@ def test_one_that_is_first_called_in_rounds_makes_all_ranks_even_and_native_agai
     assert status["wish"] == "native"
     assert "by a count of its own" in status["refused"]
     assert len({(each["executed"], each["evaluations"]) for each in told}) == 1, "all were made even"
-    assert 300 < told[0]["executed"] < 500
+    assert 300 < told[0]["executed"] <= 500, "where all are as slow, nobody's batches are passed over"
 
 
 def test_one_that_not_all_ranks_will_come_to_ends_the_job_with_a_clear_error(job):
