@@ -22,6 +22,12 @@ ALONE = {
 }
 """Folders and files whose tests time something or run real jobs: a test beside them would be the noise they measure."""
 
+REAL = ALONE | {"advisor", "control", "hook", "ps", "serve", "store", "test_kineto_real.py", "wire"}
+"""Those whose processes the machine's scheduler may always delay beyond every deadline: a failed one gets another try.
+
+Both tries are told in the summary, so nothing that fails now and then goes unseen. All others are judged at once.
+"""
+
 # How long an example takes depends on what else the machine does.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
@@ -33,5 +39,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        if ALONE & set(item.path.relative_to(Path(__file__).parent).parts):
+        parts = set(item.path.relative_to(Path(__file__).parent).parts)
+        if ALONE & parts:
             item.add_marker(pytest.mark.alone)
+        if REAL & parts or item.get_closest_marker("browser"):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Why a test that got another try failed at first."""
+    for report in terminalreporter.getreports("rerun"):
+        terminalreporter.section(f"first try of {report.nodeid}", "-")
+        terminalreporter.write_line(report.longreprtext)
