@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import time
+from typing import Any
 
 from starprof.errors import TransportError
 from starprof.ps.wire.heads import SERVICE, Head, Inlet, Limits, seal
@@ -14,7 +15,6 @@ from starprof.wire.frames import Frames, Service
 
 CONNECT_S = 5.0
 LOOK_EVERY_S = 0.5
-_NOTHING = memoryview(b"")
 
 
 class Connection:
@@ -56,44 +56,51 @@ class Connection:
     # Sending.
 
     def send(self, kind: int, header: bytes = b"", payload: memoryview | None = None) -> None:
-        """Send one message; the payload's memory is free again when this returns."""
-        payload = _NOTHING if payload is None else payload
-        self.begin(kind, header, payload.nbytes)
-        self.put(payload)
+        """Send one message; the payload, a view of bytes, is free again when this returns."""
+        size = 0 if payload is None else len(payload)
+        self._is_whole()
+        head = seal(self._frames, kind, header, size)
+        self.sent_bytes += size
+        self._send_all([head, payload] if size else [head], len(head) + size)
 
     def begin(self, kind: int, header: bytes, payload_bytes: int) -> None:
         """Begin a message whose payload follows by `put`, in parts: one is made while the former is on its way."""
-        if self._going:
-            raise TransportError(f"{self._going} bytes of the last message have not been sent yet")
+        self._is_whole()
         self._begun = seal(self._frames, kind, header, payload_bytes)
         self._going = payload_bytes
 
     def put(self, part: memoryview) -> None:
         """Send the next part of what was begun."""
-        if part.nbytes > self._going:
-            raise TransportError(f"{part.nbytes} bytes are more than the {self._going} that were announced")
-        self._send_all(self._begun, part)
-        self._begun = b""
-        self._going -= part.nbytes
-        self.sent_bytes += part.nbytes
+        size = len(part)
+        if size > self._going:
+            raise TransportError(f"{size} bytes are more than the {self._going} that were announced")
+        begun, self._begun = self._begun, b""
+        self._going -= size
+        self.sent_bytes += size
+        self._send_all([begun, part] if begun else [part], len(begun) + size)
 
-    def _send_all(self, head: bytes, part: memoryview) -> None:
-        moved_s = time.monotonic()
-        left = [memoryview(head), part.cast("B")] if head else [part.cast("B")]
-        while left:
+    def _is_whole(self) -> None:
+        if self._going:
+            raise TransportError(f"{self._going} bytes of the last message have not been sent yet")
+
+    def _send_all(self, views: list[Any], size: int) -> None:
+        moved_s = 0.0
+        while size:
             try:
-                count = self._socket.sendmsg(left)
+                count = self._socket.sendmsg(views)
             except BlockingIOError:
                 count = 0
             except OSError as error:
                 raise self._broken(error) from error
-            if count:
-                moved_s = time.monotonic()
-                left = behind(left, count)
-            elif time.monotonic() - moved_s > self._limits.stall_s:
-                raise self._broken("the other side takes nothing")
-            elif not sum(view.nbytes for view in left):
+            if count == size:
                 return
+            now_s = time.monotonic()
+            if count or not moved_s:
+                moved_s = now_s
+                size -= count
+                views = behind([memoryview(view) for view in views], count)
+            elif now_s - moved_s > self._limits.stall_s:
+                raise self._broken("the other side takes nothing")
 
     # Receiving.
 
@@ -119,15 +126,15 @@ class Connection:
 
     def receive_into(self, target: memoryview) -> None:
         """The next bytes of the payload, as many as the target has."""
-        target = target.cast("B")
-        if target.nbytes > self._coming:
-            raise TransportError(f"{target.nbytes} bytes are more than the {self._coming} that come")
-        self._coming -= target.nbytes
-        self.received_bytes += target.nbytes
+        size = len(target)
+        if size > self._coming:
+            raise TransportError(f"{size} bytes are more than the {self._coming} that come")
+        self._coming -= size
+        self.received_bytes += size
         target = target[self._inlet.take(target) :]
         moved_s = time.monotonic()
         while target:
-            count = self._some(target, socket.MSG_WAITALL)  # the kernel waits: no turn of Python's for each piece
+            count = self._some(target, 0)  # the kernel waits: no turn of Python's for each piece
             if count:
                 moved_s = time.monotonic()
                 target = target[count:]

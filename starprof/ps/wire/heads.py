@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from starprof.errors import TransportError
 from starprof.wire.frames import MAX_PAYLOAD_BYTES, TAG_BYTES, Frames, Service
@@ -19,8 +20,7 @@ _SIZE = struct.Struct("<Q")
 _FRAME = struct.Struct("<IB")
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):  # which is made in half the time of a frozen dataclass, for every message
     """What comes before a payload.
 
     Attributes:
@@ -95,22 +95,21 @@ class Inlet:
             TransportError: it is too long, promises too much, or was changed on its way.
         """
         here = self._end - self._begin
+        if not here and len(self._memory) == STAGING_BYTES:
+            self._begin = self._end = 0
+            return None
         if here < _FRAME.size:
             self._make_room(_FRAME.size)
             return None
-        length, _ = _FRAME.unpack_from(self._memory, self._begin)
+        length, kind = _FRAME.unpack_from(self._memory, self._begin)
         if not _SIZE.size <= length <= self._most:
             raise TransportError("the other side sent a head of an impossible length")
         whole = _FRAME.size + length + TAG_BYTES
         if here < whole:
             self._make_room(whole)
             return None
-        self._frames.feed(self._memory[self._begin : self._begin + whole])
+        told = self._frames.open(bytes(self._memory[self._begin : self._begin + whole]))
         self._begin += whole
-        frame = self._frames.next()
-        if frame is None:
-            raise TransportError("a head broke off")
-        kind, told = frame
         (payload_bytes,) = _SIZE.unpack_from(told)
         if payload_bytes > self._limits.payload_bytes:
             raise TransportError(f"a message of {payload_bytes} bytes is more than the allowed")
@@ -118,7 +117,9 @@ class Inlet:
 
     def take(self, target: memoryview) -> int:
         """Move what is here of a payload to where it belongs; how many bytes that were."""
-        count = min(self._end - self._begin, len(target))
+        count = self._end - self._begin
+        if count > len(target):
+            count = len(target)
         if count:
             target[:count] = self._memory[self._begin : self._begin + count]
             self._begin += count

@@ -101,8 +101,10 @@ class Hub:
             while not self._stopping.is_set():
                 for fd, events in self._poll.poll(self._rest_s()):
                     self._happened(fd, events)
-                self._do()
-                self._settle()
+                if self._calls or self._timers:
+                    self._do()
+                if self._touched:
+                    self._settle()
                 now_s = time.monotonic()
                 if now_s - looked_s >= LOOK_EVERY_S:
                     looked_s = now_s
@@ -125,15 +127,12 @@ class Hub:
 
     def _happened(self, fd: int, events: int) -> None:
         line = self._by_fd.get(fd)
-        if line is not None:
-            self._moved(line, events)
-        elif fd == self._bell:
-            os.eventfd_read(fd)
-        elif fd == self._listener.fileno():
-            self._accept()
-
-    def _moved(self, line: Line, events: int) -> None:
-        self._touched.add(line)
+        if line is None:
+            if fd == self._bell:
+                os.eventfd_read(fd)
+            elif fd == self._listener.fileno():
+                self._accept()
+            return
         if events & select.EPOLLOUT:
             line.write()
         if events & ~select.EPOLLOUT and not line.lost:

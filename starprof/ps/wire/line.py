@@ -27,7 +27,7 @@ class Owner(Protocol):
         ...
 
     def room(self, line: Line, head: Head) -> memoryview | None:
-        """Where a payload goes: memory of exactly its size; None: it is not wanted, but the line goes on."""
+        """Where a payload goes: a view of exactly so many bytes; None: it is not wanted, but the line goes on."""
         ...
 
     def came(self, line: Line, head: Head, payload: memoryview | None) -> None:
@@ -92,10 +92,9 @@ class Line:
         self._target = memoryview(b"")
         self._unwanted = 0
         self._out: deque[tuple[list[memoryview], Callable[[], None] | None]] = deque()
-        self._pending: list[memoryview] = []
         prepare(sock)
         sock.setblocking(False)
-        self._post([memoryview(proof.greeting)], None)
+        self._post([proof.greeting], len(proof.greeting), None)
 
     @property
     def waits(self) -> bool:
@@ -115,7 +114,7 @@ class Line:
         Args:
             kind: of message.
             header: what it says.
-            payload: must stay as it is until `done`.
+            payload: bytes, which must stay as they are until `done`.
             done: called once, when the payload is not needed any more, whether it was sent or not.
         """
         frames = self.frames
@@ -123,46 +122,57 @@ class Line:
             if done is not None:
                 done()
             return
-        views = [memoryview(seal(frames, kind, header, 0 if payload is None else payload.nbytes))]
-        if payload is not None and payload.nbytes:
-            views.append(payload.cast("B"))
-        self._post(views, done)
-        if len(self._out) > self._limits.queued:
-            self.end("it leaves too much waiting")
+        size = 0 if payload is None else len(payload)
+        head = seal(frames, kind, header, size)
+        self._post([head, payload] if size else [head], len(head) + size, done)
 
     def end(self, why: str) -> None:
         """Hang up; the hub does it when it is next at it."""
         self.lost = self.lost or why
         self._touched.add(self)
 
-    def _post(self, views: list[memoryview], done: Callable[[], None] | None) -> None:
+    def _post(self, views: list[Any], size: int, done: Callable[[], None] | None) -> None:
+        """Send at once what the connection takes, which mostly is all; the rest waits."""
+        count = 0
         if not self._out:
+            try:
+                count = self.socket.sendmsg(views)
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                self.end(f"the connection was lost: {error}")
+            if count == size:
+                if done is not None:
+                    done()
+                return
             self.moved_s = time.monotonic()
-        self._out.append((views, done))
-        if len(self._out) == 1:
-            self._pending = views
-            self.write()
+            self._touched.add(self)
+        self._out.append((behind([memoryview(view) for view in views], count), done))
+        if len(self._out) > self._limits.queued:
+            self.end("it leaves too much waiting")
 
     # For the hub.
 
     def write(self) -> None:
-        """Send what the connection takes."""
+        """Send what the connection takes of what waits."""
+        self._touched.add(self)
         while self._out and not self.lost:
+            views, done = self._out[0]
             try:
-                count = self.socket.sendmsg(self._pending)
+                count = self.socket.sendmsg(views)
             except BlockingIOError:
-                self._touched.add(self)
                 return
             except OSError as error:
                 self.end(f"the connection was lost: {error}")
                 return
             self.moved_s = time.monotonic()
-            self._pending = behind(self._pending, count)
-            if not self._pending:
-                _, done = self._out.popleft()
-                self._pending = self._out[0][0] if self._out else []
-                if done is not None:
-                    done()
+            views = behind(views, count)
+            if views:
+                self._out[0] = views, done
+                continue
+            self._out.popleft()
+            if done is not None:
+                done()
 
     def read(self) -> None:
         """Take what has come.
@@ -171,8 +181,9 @@ class Line:
             TransportError: it is nothing that may come.
         """
         left = READ_AT_ONCE_BYTES
+        self.moved_s = time.monotonic()
         while left > 0 and not self.lost:
-            target = self._reads_to()
+            target = self._target or (self._answer if self._inlet is None else self._inlet.room())
             try:
                 count = self.socket.recv_into(target)
             except BlockingIOError:
@@ -182,9 +193,15 @@ class Line:
             if not count:
                 raise TransportError("it closed the connection")
             left -= count
-            self.moved_s = time.monotonic()
-            self._got(count)
-            if count < len(target):
+            if self._inlet is None:
+                self._prove(count)
+                continue
+            if self._head is None:
+                self._inlet.filled(count)
+                self._cut(self._inlet)
+            elif self._filled(count):
+                self._cut(self._inlet)
+            if count < len(target) and self._head is None:
                 return  # there is no more now: to ask again would only tell that
 
     def free(self) -> None:
@@ -197,55 +214,44 @@ class Line:
 
     # What has come.
 
-    def _reads_to(self) -> memoryview:
-        if self._inlet is None:
-            return self._answer
-        if self._head is None:
-            return self._inlet.room()
-        return _SCRATCH[: self._unwanted] if self._unwanted else self._target
-
-    def _got(self, count: int) -> None:
-        if self._inlet is None:
-            self._answer = self._answer[count:]
-            if not self._answer:
-                self._join()
+    def _prove(self, count: int) -> None:
+        self._answer = self._answer[count:]
+        if self._answer:
             return
-        if self._head is None:
-            self._inlet.filled(count)
-        else:
-            self._filled(count)
-        self._cut(self._inlet)
-
-    def _join(self) -> None:
         proof, self.frames = self._proof.admit(self._answered)
         self._inlet = Inlet(self.frames, self._limits)
-        self._post([memoryview(proof)], None)
+        self._post([proof], len(proof), None)
         self._joined(self)
 
     def _cut(self, inlet: Inlet) -> None:
         """Messages that are here, up to the first of which something is missing."""
-        while not self.lost and self._head is None and (head := inlet.head()) is not None:
+        while not self.lost and (head := inlet.head()) is not None:
             self._head = head
-            if head.payload_bytes:
-                self._payload = self._owner.room(self, head)
-                if self._payload is None:
-                    self._unwanted = head.payload_bytes
-                else:
-                    self._target = self._payload.cast("B")
-                    if self._target.nbytes != head.payload_bytes:
-                        raise TransportError(f"a message of {head.payload_bytes} bytes has no place here")
-                self._filled(inlet.take(self._reads_to()))
-            else:
+            if not head.payload_bytes:
                 self._came()
+                continue
+            self._payload = payload = self._owner.room(self, head)
+            if payload is None:
+                self._unwanted = head.payload_bytes
+                self._target = _SCRATCH[: self._unwanted]
+            elif len(payload) == head.payload_bytes:
+                self._target = payload
+            else:
+                raise TransportError(f"a message of {head.payload_bytes} bytes has no place here")
+            if not self._filled(inlet.take(self._target)):
+                return
 
-    def _filled(self, count: int) -> None:
-        """More of a payload is here."""
+    def _filled(self, count: int) -> bool:
+        """More of a payload is here; whether it is now complete."""
         if self._unwanted:
             self._unwanted -= count
+            self._target = _SCRATCH[: self._unwanted]
         else:
             self._target = self._target[count:]
-        if not self._unwanted and not self._target:
-            self._came()
+        if self._target:
+            return False
+        self._came()
+        return True
 
     def _came(self) -> None:
         head, payload = self._head, self._payload
