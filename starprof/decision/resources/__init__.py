@@ -9,6 +9,7 @@ from starprof.decision.resources.loans import Change, Loan, Loans
 from starprof.decision.resources.pacing import Pacing, Sender, pace
 from starprof.decision.resources.reallocation import Delay, Need, Neighbour, NodeUse, Reallocation, reallocate
 from starprof.decision.resources.relocation import Move, Relocation, relocate
+from starprof.decision.resources.routes import Route, Routes, WorkerUse, routes
 from starprof.decision.resources.servers import Room, ServerLoad, ServerPlan, place_server
 from starprof.decision.resources.tree import Tree, TreeCosts, TreeWorker, communication_tree
 
@@ -29,6 +30,8 @@ __all__ = [
     "Reallocation",
     "Relocation",
     "Room",
+    "Route",
+    "Routes",
     "Sender",
     "ServerLoad",
     "ServerPlan",
@@ -36,6 +39,7 @@ __all__ = [
     "TreeCosts",
     "TreeWorker",
     "Worker",
+    "WorkerUse",
     "assign",
     "communication_tree",
     "pace",
@@ -43,4 +47,5 @@ __all__ = [
     "reallocate",
     "relieve",
     "relocate",
+    "routes",
 ]
