@@ -413,6 +413,22 @@ def test_a_rank_that_misses_what_nobody_can_hand_out_any_more_gets_a_whole_state
     assert messages(coordinator.told(back), Go) == [(2, Go(1, 0, 4, kept=True))]
 
 
+def test_what_a_rank_answered_before_it_got_another_ones_state_does_not_count():
+    coordinator = in_rounds_of("asgd", 5)
+    coordinator.told(Arrive(0, Gradient(0, 0, 2), 2))
+    coordinator.gone(0)
+    coordinator.told(Answer(4, 2, 0, holds=False, gives=False))
+    coordinator.gone(4)
+    ((_, rejoin),) = messages(coordinator.told(Hello(4, 1, 2, native=False, number=1)), Rejoin)
+    for rank in (1, 2):
+        coordinator.told(Answer(rank, 2, 0, holds=False, gives=False))
+    back = Hello(4, 1, 2, native=False, number=1, pulled=True, loss=rejoin.loss, void_before=1)
+    assert messages(coordinator.told(back), Query) == [(4, Query(1, 2, 0))]
+    assert coordinator.told(Answer(3, 2, 0, holds=False, gives=False)) == []
+    told = coordinator.told(Answer(4, 2, 0, holds=True, gives=True))
+    assert told == [(rank, Take(1, 2, 0, 4)) for rank in (1, 2, 3)]
+
+
 def test_a_rank_that_reconnects_still_hands_out_what_it_has_applied_and_others_miss():
     mine, other = Gradient(0, 0, 2), Gradient(1, 0, 2)
     hello = Hello(0, 1, 4, closes=(close_of(mine), close_of(other, number=3)), also_held=(5,), native=False)

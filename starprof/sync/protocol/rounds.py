@@ -110,6 +110,8 @@ class OpenRounds:
                 waiting.answers[rank] = (True, number in gives)
                 self._judge(number)
             else:
+                # An answer that it gave before was of the state it had then: the one it has now may take the result.
+                waiting.answers.pop(rank, None)
                 self._tell(rank, Query(waiting.close.epoch, number, waiting.close.attempt))
 
     def recover_all(self, lost: int) -> None:
