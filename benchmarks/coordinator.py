@@ -28,7 +28,7 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from starprof.control import controlsocket
-from starprof.control.codec import decode, encode
+from starprof.control.codec import decode, encode_briefly
 from starprof.control.link import CoordinatorLink
 from starprof.control.speech import COORDINATOR, MAX_FRAME_BYTES, MESSAGE, PING
 from starprof.sync.policies import Gradient
@@ -98,7 +98,7 @@ class Played:
         return played
 
     def say(self, message: Hello | Arrive | Prepared) -> None:
-        self.sock.sendall(self.frames.seal(MESSAGE, encode(message)))
+        self.sock.sendall(self.frames.seal(MESSAGE, encode_briefly(message)))
 
     def arrive(self) -> None:
         self.say(Arrive(self.rank, Gradient(self.rank, self.number, self.version), self.version))

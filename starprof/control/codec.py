@@ -15,6 +15,7 @@ from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
+from starprof.control.brief import FIRST, pack, unpack
 from starprof.errors import TransportError
 from starprof.sync.protocol.messages import ToCoordinator, ToRank
 
@@ -25,6 +26,7 @@ MAX_EQUAL = 65_536
 """Equal numbers that are told as one: no message has more weights than a job has ranks, and some have gone on."""
 
 _MAX_TEXT = 4096
+_BRIEF = bytes((FIRST,))
 _INT_LIMIT = 1 << 63
 
 _Read = Callable[[Any], Any]
@@ -54,12 +56,23 @@ def encode(message: ToRank | ToCoordinator) -> bytes:
     return data
 
 
+def encode_briefly(message: ToRank | ToCoordinator) -> bytes:
+    """A message as few bytes, where it has such a form (`brief`).
+
+    Raises:
+        TransportError: as `encode`.
+    """
+    return pack(message) or encode(message)
+
+
 def decode(data: bytes) -> ToRank | ToCoordinator:
     """The message that some bytes mean.
 
     Raises:
         TransportError: they mean none.
     """
+    if data[:1] == _BRIEF:
+        return unpack(data)
     if len(data) > MAX_MESSAGE_BYTES:
         _refuse(f"{len(data)} bytes")
     try:

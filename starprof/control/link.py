@@ -14,7 +14,7 @@ import time
 import weakref
 from collections.abc import Callable
 
-from starprof.control.codec import decode, encode
+from starprof.control.codec import decode, encode, encode_briefly
 from starprof.control.speech import COORDINATOR, MAX_FRAME_BYTES, MESSAGE, PING, PING_EVERY_S, PONG
 from starprof.errors import TransportError
 from starprof.sync.protocol.messages import Hello, Objects, ToCoordinator, ToRank
@@ -109,7 +109,7 @@ class CoordinatorLink:
         if self._frames is None:
             return
         try:
-            data = encode(message)
+            data = encode_briefly(message)
         except TransportError as error:
             self._swallow(error)
             return

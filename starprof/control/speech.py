@@ -3,7 +3,7 @@
 from starprof.control.codec import MAX_MESSAGE_BYTES
 from starprof.wire.frames import Service
 
-COORDINATOR = Service(b"SPC1", "the coordinator")
+COORDINATOR = Service(b"SPC2", "the coordinator")
 
 MESSAGE, PING, PONG = range(1, 4)
 """Kinds of frames: a message of the protocol; a rank that has said nothing for a while is there; so is the other."""

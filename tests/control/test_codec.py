@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starprof.control.codec import MESSAGES, decode, encode
+from starprof.control.codec import MESSAGES, decode, encode, encode_briefly
 from starprof.errors import TransportError
 from starprof.sync.policies import Gradient
 from starprof.sync.protocol.messages import Arrive, Close, Go, ToCoordinator, ToRank
+from starprof.sync.transfers import Sent
 
 st.register_type_strategy(int, st.integers(-(2**63), 2**63 - 1))
 st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
@@ -27,6 +28,43 @@ def test_every_message_comes_out_as_it_went_in(message, data):
     back = decode(encode(made))
     assert back == made
     assert type(back) is message
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda m: m.__name__)
+@given(data=st.data())
+def test_every_message_comes_out_of_its_brief_form_as_it_went_in(message, data):
+    made = data.draw(st.builds(message))
+    back = decode(encode_briefly(made))
+    assert back == made
+    assert type(back) is message
+
+
+@pytest.mark.parametrize("message", [ARRIVE, replace(ARRIVE, iterations=9), Go(1, 2, 3, kept=False)], ids=repr)
+def test_what_comes_in_every_step_has_a_brief_form_that_no_other_bytes_mean(message):
+    brief = encode_briefly(message)
+    assert not brief.startswith(b"[")
+    assert decode(brief) == message
+    for other in (brief[:-1], brief + b"\0", brief[:1], brief[:1] + b"?" + brief[2:]):
+        with pytest.raises(TransportError):
+            decode(other)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Arrive(1, Gradient(2, 7, 6), 6),
+        Arrive(1, Gradient(1, 7, 6), 6, -(2**63)),
+        Arrive(1, Gradient(1, 7, 6), 6, 5, (Sent(2, 1000),)),
+    ],
+    ids=repr,
+)
+def test_what_the_brief_form_has_no_place_for_goes_in_the_other(message):
+    assert encode_briefly(message) == encode(message)
+
+
+def test_a_go_whose_kept_is_neither_yes_nor_no_is_refused():
+    with pytest.raises(TransportError):
+        decode(encode_briefly(Go(1, 2, 3, kept=True))[:-1] + b"\x02")
 
 
 def test_all_that_ranks_and_coordinator_say_can_be_sent():
@@ -86,6 +124,8 @@ def test_what_looks_like_a_message_is_refused(text):
     [
         Go(1, 2**63, 0, True),
         Go(1, 2, 0, 1),
+        Arrive(1, Gradient(1, 2**63, 6), 6),
+        Arrive(1, Gradient(1, 0.5, 6), 6),
         Close(1, 0, 0, (), (float("nan"),)),
         Close(1, 0, 0, (1,), (1.0,)),
         Gradient(0, 0, 0),
@@ -96,6 +136,8 @@ def test_what_looks_like_a_message_is_refused(text):
 def test_what_is_no_message_is_not_sent(message):
     with pytest.raises(TransportError):
         encode(message)
+    with pytest.raises(TransportError):
+        encode_briefly(message)
 
 
 def test_a_close_of_many_ranks_is_short():

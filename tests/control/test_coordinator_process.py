@@ -14,6 +14,7 @@ from coordinator_lab import PATIENCE_S, SECRET, in_rounds, said_hello, state_of,
 
 from starprof.control import controlsocket
 from starprof.control.codec import encode
+from starprof.control.coordinator.rest import MANY_SHORT
 from starprof.control.speech import COORDINATOR, MESSAGE, PING
 from starprof.spool.frame import frames
 from starprof.sync.policies import Gradient
@@ -46,6 +47,12 @@ class TestModes:
     def test_a_mode_can_be_wished_for_from_the_start(self, begin):
         coordinator, job = begin(2, mode="asgd")
         wait_for(lambda: state_of(coordinator) == "rounds")
+        job.progress(10)
+        job.assert_one_history()
+
+    def test_many_ranks_whose_gradients_are_heard_together_have_one_history(self, begin):
+        coordinator, job = begin(2 * MANY_SHORT + 4)
+        in_rounds(coordinator, mode="m-sync", options={"m": 2 * MANY_SHORT})
         job.progress(10)
         job.assert_one_history()
 

@@ -46,7 +46,9 @@ class Workers:
         gradient = Gradient(worker, self.numbers[worker], self.computing.pop(worker))
         self.numbers[worker] += 1
         self.handed_in.append(gradient)
+        before, short_of = len(self.updates), self.policy.short_of
         self.tell(Arrived(gradient, self.at_s))
+        assert short_of <= 1 or len(self.updates) == before, "a round closes before it can"
 
     def goes_on(self, move):
         """Somebody arrives, if only after a timer: never does everybody wait."""

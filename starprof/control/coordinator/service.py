@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import get_args
 
-from starprof.control.codec import encode
+from starprof.control.codec import encode_briefly
 from starprof.control.coordinator.connection import Connection
 from starprof.control.coordinator.noise import NoiseBook
 from starprof.control.coordinator.record import Journal, Record, Switch
+from starprof.control.coordinator.rest import Rest
 from starprof.control.coordinator.settings import Settings
 from starprof.control.coordinator.wishes import MAX_CHARACTERS, Wish, wish_of
 from starprof.control.modes import NATIVE, Mode
@@ -98,6 +99,7 @@ class Service:
         self._asked_here = False
         self._taken_over = (-1, 0)
         self._wake: asyncio.TimerHandle | None = None
+        self._rest = Rest(self._loop, self.coordinator)
         self._gathered = False
         self._in_force = self._decides = NATIVE
         self._asked = (time.monotonic(), "", "")
@@ -154,6 +156,7 @@ class Service:
         self.deliver(out)
         if type(message) is Hello:
             self._tell_wish([rank])
+        self._rest.maybe()
 
     def _look_at_noise(self, norms: Norms) -> None:
         seen = self.noise.told(norms)
@@ -254,7 +257,7 @@ class Service:
         for rank, message in out:
             data = encoded.get(id(message))
             if data is None:
-                data = encoded[id(message)] = encode(message)
+                data = encoded[id(message)] = encode_briefly(message)
                 if type(message) is Close and len(out) > len(message.gradients):
                     first = message.members
             letters.setdefault(rank, []).append(data)

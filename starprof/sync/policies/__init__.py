@@ -9,6 +9,7 @@ from starprof.errors import UsageError
 from starprof.sync.policies.asgd import Asgd
 from starprof.sync.policies.base import (
     NO_STEPS,
+    NOTHING,
     Arrived,
     Decision,
     Event,
@@ -40,6 +41,7 @@ from starprof.sync.policies.zeno import ZenoPlusPlus
 
 __all__ = [
     "MODES",
+    "NOTHING",
     "NO_STEPS",
     "Arrived",
     "Decision",

@@ -164,6 +164,10 @@ class Decision:
     stop_after_s: float | None = None
 
 
+NOTHING = Decision()
+"""Everything goes on as it was: what becomes of most arrivals, at first."""
+
+
 @dataclass(slots=True)
 class Draft:
     """A decision in the making."""
@@ -180,6 +184,8 @@ class Draft:
 
     def decision(self) -> Decision:
         """As it stands; equal workers are released once."""
+        if self._is_empty():
+            return NOTHING
         return Decision(
             tuple(self.updates),
             tuple(self.step_locally),
@@ -190,6 +196,12 @@ class Draft:
             tuple(self.score),
             self.batch_sizes,
             self.stop_after_s,
+        )
+
+    def _is_empty(self) -> bool:
+        lists = self.updates or self.release or self.dropped or self.step_locally or self.average or self.score
+        return not (
+            lists or self.batch_sizes is not None or self.stop_after_s is not None or self.wake_at_s is not None
         )
 
 
@@ -227,9 +239,19 @@ class Policy(ABC):
         return False
 
     @property
+    def short_of(self) -> int:
+        """How many more gradients it takes at least until a round closes; 0: nobody can tell."""
+        return 0
+
+    @property
     def local_steps(self) -> LocalSteps:
         """What workers of a running job do on their own; then its rounds are averagings, of all workers."""
         return NO_STEPS
+
+    def has(self, worker: int) -> bool:
+        """Whether a worker takes part."""
+        place = bisect_left(self.members, worker)  # they are in order, and may be many
+        return place < len(self.members) and self.members[place] == worker
 
     def decide(self, event: Event) -> Decision:
         """What follows from an event.
@@ -316,8 +338,7 @@ class Policy(ABC):
 
     def _check(self, gradient: Gradient) -> None:
         worker = gradient.worker
-        place = bisect_left(self.members, worker)  # they are in order, and may be many
-        if self.members[place : place + 1] != [worker]:
+        if not self.has(worker):
             raise ValueError(f"worker {worker} does not take part")
         if worker in self.waiting:
             raise ValueError(f"worker {worker} waits and can't have computed another gradient")

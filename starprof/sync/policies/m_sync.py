@@ -21,6 +21,11 @@ class MSync(FreshRounds):
         super().__init__(workers, staleness_cap=staleness_cap, version=version)
         self.m = m
 
+    @property
+    def short_of(self) -> int:
+        """Of the m that it takes."""
+        return min(self.m, len(self.members)) - len(self.waiting)
+
     def _closes(self, at_s: float, draft: Draft) -> list[int]:  # noqa: ARG002
         enough = self.members and len(self.waiting) >= min(self.m, len(self.members))
         return list(self.waiting)[: self.m] if enough else []

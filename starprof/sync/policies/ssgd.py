@@ -10,6 +10,11 @@ class Ssgd(Policy):
 
     name = "ssgd"
 
+    @property
+    def short_of(self) -> int:
+        """All who are not there."""
+        return len(self.members) - len(self.waiting)
+
     def _settle(self, at_s: float, draft: Draft) -> None:  # noqa: ARG002
         if self.members and len(self.waiting) == len(self.members):
             taken = self._take(self.members, draft)

@@ -37,6 +37,11 @@ class StaticX(Policy):
         """Whoever is late, for the moment; with x = N nobody is."""
         return self.x < len(self.members)
 
+    @property
+    def short_of(self) -> int:
+        """Of the x that it takes."""
+        return min(self.x, len(self.members)) - len(self.waiting)
+
     def _settle(self, at_s: float, draft: Draft) -> None:  # noqa: ARG002
         while self.members and len(self.waiting) >= min(self.x, len(self.members)):
             taken = self._take(list(self.waiting)[: self.x], draft)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from starprof.errors import UsageError
 from starprof.sync.policies import (
     NO_STEPS,
+    NOTHING,
     Arrived,
     Decision,
     Event,
@@ -82,6 +83,11 @@ class Deciding:
         """When `woken` is to be called; None: not at all."""
         due_s, wakes_s = self._held.next_s, self._wakes_s
         return due_s if wakes_s is None else wakes_s if due_s is None else min(due_s, wakes_s)
+
+    @property
+    def short_of(self) -> int:
+        """How many more gradients it takes at least until a round closes; 0: nobody can tell."""
+        return 0 if self.policy is None or self._held or self._meetings.under_way else self.policy.short_of
 
     @property
     def preparing(self) -> bool:
@@ -256,7 +262,7 @@ class Deciding:
         known = self.ranks[gradient.worker]
         if self.policy is None or self._gathering or gradient.number <= known.last_number:
             return
-        if gradient.worker not in self.policy.members and not self._meetings.under_way:
+        if not self.policy.has(gradient.worker) and not self._meetings.under_way:
             return
         known.last_number = gradient.number
         known.in_rounds = True
@@ -298,6 +304,8 @@ class Deciding:
 
     def _carry_out(self, decision: Decision) -> None:
         assert self.policy is not None
+        if decision is NOTHING:
+            return
         self.history += decision.updates
         before = self._local
         if decision.wake_at_s is not None:
