@@ -15,6 +15,7 @@ import typer
 
 from starprof import __version__
 from starprof.cli import (
+    act,
     advise,
     analyze,
     ctl,
@@ -43,6 +44,7 @@ VERBS = (
     sql.register,
     merge.register,
     ctl.register,
+    act.register,
     train_predictor.register,
     demo.register,
 )

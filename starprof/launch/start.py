@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from starprof.control.actuators.repair import repair
 from starprof.errors import SpoolError, UsageError
 from starprof.launch import environment, prepare
 from starprof.launch.address import split_address
@@ -49,6 +50,7 @@ def record(wish: Wish) -> NoReturn:
         StarprofError: it can't be recorded; the job was not started.
     """
     plan = decide(wish, os.environ)
+    repair()
     try:
         os.set_inheritable(plan.lock_fd, True)
         os.execve(  # noqa: S606 - no shell wanted

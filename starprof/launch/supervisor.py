@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
+from starprof.control.actuators.repair import repair
 from starprof.errors import SpoolError, StarprofError
 from starprof.launch import environment, prepare, runinfo, signals
 from starprof.launch.agent import AgentKeeper
@@ -64,6 +65,7 @@ class Supervisor:
             self._guard(self._tend)
         while (late := signals.wait(0)) is not None:  # the Ctrl-C that ended the job is not meant for what follows
             self._note(late.number)
+        self._guard(self._put_back)
         self._guard(self._finish)
         return self.job.exit_code
 
@@ -103,6 +105,12 @@ class Supervisor:
         self._agent.tend()
         if self._link.holds_run_file:
             self._ingest.tend()
+
+    def _put_back(self) -> None:
+        """What actuators have changed for this job."""
+        for undone in repair(ended=self._plan.spool.root):
+            if undone.left:
+                say(undone.left)
 
     def _finish(self) -> None:
         self._info["ended_unix_ns"] = time.time_ns()

@@ -27,5 +27,11 @@ CONTROL_GPU = "STARPROF_CONTROL_GPU"
 CONTROL_NOISE_EVERY = "STARPROF_CONTROL_NOISE_EVERY"
 """Updates from one look at the gradient noise to the next, on all ranks the same; 0: none. 100 if not set."""
 
+ACTUATORS = "STARPROF_ACTUATORS"
+"""Names of the actuators that may be used on this job, or `all`; not set: those that act on single processes."""
+
+STATE = "STARPROF_STATE"
+"""Folder of what has to outlive a run: old values of what actuators have changed. Not set: the user's own."""
+
 DISABLE = "STARPROF_DISABLE"
 """Set to 1: the hook does nothing at all, also when SPOOL is set."""

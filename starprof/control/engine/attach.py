@@ -14,6 +14,7 @@ from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
 from starprof.control import modes
+from starprof.control.actuators.inrank.obey import install as install_orders
 from starprof.control.engine.batches import Batches
 from starprof.control.engine.ddp import DdpPatches
 from starprof.control.engine.driver import Patches, RankDriver
@@ -234,7 +235,11 @@ class Control:
 def install_asked(installed: Installed | None) -> Control | None:
     """Take this process's models under control, if the launcher has asked for it."""
     wish = Wish.from_environment()
-    return None if wish is None else install(wish, installed)
+    if wish is None:
+        return None
+    if installed is not None:
+        installed.hook.guard.attempt(install_orders, installed.hook.recorder, installed.hook.guard.attempt)
+    return install(wish, installed)
 
 
 def attach_model(model: Any, mode: str, options: Mapping[str, Any], max_lag: int | None) -> None:
