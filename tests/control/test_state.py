@@ -1,8 +1,10 @@
 """The state that a rank takes from another one: everything that its updates depend on, in the types it had."""
 
 import torch
+from torch.optim.lr_scheduler import StepLR
+from torch.optim.swa_utils import AveragedModel
 
-from starprof.control.engine.state import State
+from starprof.control.engine.state import State, kind_of
 
 
 class Master(torch.optim.Optimizer):
@@ -45,3 +47,24 @@ def test_state_keeps_the_type_that_it_had():
         assert torch.equal(state["master"], original["master"])
     for mine, theirs in zip(takes[0].buffers(), giver[0].buffers(), strict=True):
         assert torch.equal(mine, theirs)
+
+
+def test_an_average_that_only_the_giver_has_used_so_far_is_told_and_nothing_else_is_missed():
+    giver, takes = trained(0, 5), trained(1, 2)
+    average, theirs, mine = AveragedModel(giver[0]), StepLR(giver[1], 7), StepLR(takes[1], 9)
+    average.update_parameters(giver[0])
+    saved = State(giver[0], [giver[1]], [average, theirs]).save()
+    ((kind, state),) = State(takes[0], [takes[1]], [mine]).load(bytearray(saved))
+    assert mine.step_size == 7
+    late = AveragedModel(takes[0])
+    assert kind == kind_of(late)
+    late.load_state_dict(state)
+    assert int(late.n_averaged) == 1
+
+
+def test_an_average_that_only_the_taker_has_used_so_far_stays_as_it_is():
+    giver, takes = trained(0, 5), trained(1, 2)
+    average = AveragedModel(takes[0])
+    average.update_parameters(takes[0])
+    assert State(takes[0], [takes[1]], [average]).load(bytearray(State(giver[0], [giver[1]]).save())) == []
+    assert int(average.n_averaged) == 1

@@ -134,3 +134,24 @@ def test_half_precision_is_averaged_in_single_precision():
         ranks.append((model, optimizer, None, States(model, Loop([optimizer]))))
     averaged(ranks)
     assert {float(p.detach().flatten()[0]) for model, _, _, _ in ranks for p in model.parameters()} == {1.0078125}
+
+
+def test_running_statistics_are_averaged_and_constants_stay_as_they_are():
+    ranks = []
+    for value in (1.0, 2.0, 6.0):
+        model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+        model.register_buffer("constant", torch.full((3,), 0.1 * value))
+        model(torch.full((4, 2), value))
+        with torch.no_grad():
+            model[1].running_mean.fill_(value)
+            model[1].num_batches_tracked.fill_(int(value))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        ranks.append((model, optimizer, None, States(model, Loop([optimizer]))))
+    variances = torch.stack([model[1].running_var for model, *_ in ranks]).mean(0)
+    averaged(ranks, reference=1)
+    for model, *_ in ranks:
+        torch.testing.assert_close(model[1].running_mean, torch.full((2,), 3.0))
+        torch.testing.assert_close(model[1].running_var, variances)
+        assert torch.equal(model[1].running_var, ranks[0][0][1].running_var)
+        assert int(model[1].num_batches_tracked) == 2
+    assert [round(float(model.constant[0]), 6) for model, *_ in ranks] == [0.1, 0.2, 0.6]

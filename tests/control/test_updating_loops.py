@@ -8,6 +8,7 @@ from torch.optim import lr_scheduler as schedules
 from torch.optim.swa_utils import AveragedModel
 from updating_loop import gradients, loop_of, refusal_of
 
+from starprof.control.engine.loopupdates import LoopUpdates
 from starprof.control.engine.updating import Kind
 from starprof.control.engine.updating.changes import Changes
 
@@ -282,3 +283,27 @@ def test_a_loop_that_is_refused_is_not_looked_at_any_more():
         for _ in range(70):
             loop.native()
             assert not loop.updating._watch.window.checked
+
+
+def stepped(_model, optimizer, _i):
+    optimizer.step()
+
+
+def test_an_average_has_the_state_that_another_rank_gave_before_its_first_use_between_epochs():
+    theirs = loop_of(stepped)
+    average = AveragedModel(theirs.model)
+    with theirs:
+        for _ in range(3):
+            theirs.native()
+        theirs.updating.epoch_ended()
+        average.update_parameters(theirs.model)
+        saved = LoopUpdates(theirs.updating, theirs.model).state()
+    mine = loop_of(stepped)
+    late = AveragedModel(mine.model)
+    with mine:
+        for _ in range(2):
+            mine.native()
+        LoopUpdates(mine.updating, mine.model).load(bytearray(saved))
+        mine.updating.epoch_ended()
+        late.update_parameters(mine.model)
+    assert int(late.n_averaged) == 2

@@ -30,7 +30,7 @@ class LoopUpdates:
 
     def load(self, state: bytearray) -> None:
         """See `roles.Updates`."""
-        self._state().load(state)
+        self._updating.expect_beside(self._state().load(state))
         self._updating.forget_scale()
 
     def _state(self) -> State:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -11,6 +12,9 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from starprof.control.engine.dtensors import is_sharded, local, sharded_like
+
+Untaken = list[tuple[str, dict[str, Any]]]
+"""Kind and state of what another rank's loop has used, and this one's has not yet."""
 
 
 class State:
@@ -35,14 +39,20 @@ class State:
             {
                 "tensors": [tensor.detach() for tensor in self._tensors()],
                 "optimizers": [_packed(optimizer.state_dict()) for optimizer in self._optimizers],
-                "others": [other.state_dict() for other in self._others],
+                "others": [(kind_of(other), other.state_dict()) for other in self._others],
             },
             stream,
         )
         return stream.getvalue()
 
-    def load(self, state: bytearray) -> None:
+    def load(self, state: bytearray) -> Untaken:
         """Become as another rank was; parameters stay the objects that they are.
+
+        What is first used at the end of some epoch, such as an average of the last ones, may be known to one of the two
+        ranks only. What the other one does not know it keeps as it is.
+
+        Returns:
+            What this rank does not know yet; it has that state as soon as it does.
 
         Raises:
             ValueError: it is the state of another model.
@@ -52,8 +62,8 @@ class State:
         theirs = read["tensors"]
         if [t.shape for t in tensors] != [t.shape for t in theirs]:
             raise ValueError("another rank's state is that of another model")
-        if len(self._optimizers) != len(read["optimizers"]) or len(self._others) != len(read["others"]):
-            raise ValueError("another rank's state has other optimizers or schedules")
+        if len(self._optimizers) != len(read["optimizers"]):
+            raise ValueError("another rank's state has other optimizers")
         with torch.no_grad():
             for tensor, value in zip(tensors, theirs, strict=True):
                 tensor.copy_(value)
@@ -61,12 +71,22 @@ class State:
             value = _unpacked(packed, optimizer)
             optimizer.load_state_dict(value)
             _keep_types(optimizer, value)
-        for other, value in zip(self._others, read["others"], strict=True):
-            other.load_state_dict(value)
+        theirs_of: dict[str, deque[dict[str, Any]]] = defaultdict(deque)
+        for kind, value in read["others"]:
+            theirs_of[kind].append(value)
+        for other in self._others:
+            if theirs_of[kind_of(other)]:
+                other.load_state_dict(theirs_of[kind_of(other)].popleft())
+        return [(kind, value) for kind, values in theirs_of.items() for value in values]
 
     def _tensors(self) -> Iterator[torch.Tensor]:
         yield from map(local, self._model.parameters())
         yield from map(local, self._model.buffers())
+
+
+def kind_of(other: Any) -> str:
+    """By what it is told apart from what else belongs to a model, on all ranks alike."""
+    return f"{type(other).__module__}.{type(other).__qualname__}"
 
 
 def _packed(state: dict[str, Any]) -> dict[str, Any]:

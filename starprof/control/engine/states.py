@@ -1,5 +1,8 @@
 """A rank's state as one flat tensor, so that an averaging is one reduction: parameters, optimizers, averaged models.
 
+Running statistics of normalisation layers go along, since each rank has those of its own data, and the mean of the
+parameters is evaluated with them. Other buffers stay: most are constants, which a mean would round again and again.
+
 Floating-point values are averaged; where a rank has none yet, it counts as zero, as which optimizers begin it. What has
 no mean (counts of steps, whole numbers, the scale of the loss) is taken from one contributor as it is, the same for
 all: it travels as the settings of an update do.
@@ -16,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.amp import GradScaler
 from torch.nn import Module, Parameter
+from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
@@ -89,6 +93,7 @@ class States:
         self._loop = loop
         averages = [other for other in loop.others if isinstance(other, AveragedModel)]
         tensors = [local(t) for average in averages for t in (*average.parameters(), *average.buffers())]
+        tensors += _statistics(model)
         values = list(_values(loop.optimizers))
         self._fixed: list[Tensor] = [local(p) for p in model.parameters() if p.requires_grad]
         self.trouble = torch.zeros(1)
@@ -149,6 +154,13 @@ class States:
     def _scaler(self) -> GradScaler | None:
         scalers = (other for other in self._loop.others if isinstance(other, GradScaler))
         return next((scaler for scaler in scalers if scaler.is_enabled()), None)
+
+
+def _statistics(model: Module) -> list[Tensor]:
+    """Of its normalisation layers: running means and variances, and over how many batches."""
+    layers = [layer for layer in model.modules() if isinstance(layer, _NormBase)]
+    found = [t for layer in layers for t in (layer.running_mean, layer.running_var, layer.num_batches_tracked)]
+    return [local(tensor) for tensor in found if tensor is not None]
 
 
 def _values(optimizers: list[Optimizer]) -> Iterator[_Value]:

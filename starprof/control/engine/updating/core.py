@@ -14,6 +14,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from starprof.control.engine.state import Untaken
 from starprof.control.engine.updating.hyper import Hyper, snapshot
 from starprof.control.engine.updating.operations import PACED, STEPS, Kind, Operation
 from starprof.control.engine.updating.parts import Parts, UpdatingError
@@ -138,6 +139,10 @@ class Updating:
     def forget_scale(self) -> None:
         """The scale may be another rank's now: where it is lower, that is no update that was left out."""
         self._scale = 0.0
+
+    def expect_beside(self, states: Untaken) -> None:
+        """The state of what another rank's loop has used between epochs; this one's has it before its first use."""
+        self._watch.untaken = states
 
     def unscale_factor(self) -> float:
         """What gradients are multiplied by to be the same thing on all ranks."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from starprof.control.engine.dtensors import replicated
+from starprof.control.engine.state import Untaken, kind_of
 from starprof.control.engine.updating.changes import Changes, Finding
 from starprof.control.engine.updating.history import History
 from starprof.control.engine.updating.hyper import Borrowed, Hyper, marks, same
@@ -77,6 +78,7 @@ class Watch:
         mode: what to do.
         deviated: in rounds the loop has made an update in another way than it is known to.
         beside: schedules and averages that were used between epochs.
+        untaken: states of such that another rank had, and this one has not used yet.
         on_left_out: called in the place of an optimizer's step that is left out.
         wrap: called with an optimizer that was met late.
     """
@@ -92,6 +94,7 @@ class Watch:
         self.mode = Mode.ASIDE
         self.deviated = False
         self.beside: list[weakref.ref[Any]] = []
+        self.untaken: Untaken = []
         self.on_left_out: Callable[[Optimizer], None] | None = None
         self.wrap: Callable[[Optimizer], None] = lambda _optimizer: None
         self._changes = Changes()
@@ -244,6 +247,11 @@ class Watch:
     def _note_beside(self, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if capture(kind, args, kwargs, self.parts) is not None and all(ref() is not args[0] for ref in self.beside):
             self.beside.append(weakref.ref(args[0]))
+            kind_here = kind_of(args[0])
+            state = next((state for name, state in self.untaken if name == kind_here), None)
+            if state is not None:
+                self.untaken.remove((kind_here, state))
+                args[0].load_state_dict(state)
 
     # What is refused.
 
