@@ -28,6 +28,10 @@ MEASURED_BY = "measured_by"
 """Key in a rank's detail: `device` when step records tell the computing device's own time, `host` when it may have
 worked on meanwhile, so that a longer time of the host need not delay it."""
 
+MOMENTUM = "momentum"
+"""Key in a rank's detail: how much of its last move an optimizer repeats, 0 to below 1 (SGD's momentum, Adam's first
+beta); of several the most, absent where an optimizer has neither."""
+
 GPU_PCI = "gpu_pci"
 """Key in a rank's detail: PCI address of its GPU as torch tells it, such as 0000:18:00.0."""
 

@@ -70,8 +70,8 @@ def test_a_mode_comes_first_where_the_cause_has_to_be_found_out(slow):
     assert advice.do == "act"
     assert [step.kind for step in advice.steps[:2]] == ["mode", "program"]
     assert advice.steps[0].ranks == (3,)
-    # Only rank 3 is slow: without it the job would save 40 % of its time, and no mode can save more.
-    assert 0.25 < advice.steps[0].saves.low <= advice.steps[0].saves.share < 0.42
+    # Only rank 3 is slow: without it steps would take 45 % less since it is, and no mode can save more.
+    assert 0.25 < advice.steps[0].saves.low <= advice.steps[0].saves.share < 0.45
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -239,6 +239,19 @@ def test_it_is_the_same_each_time_and_plain_json(slow):
 
 def test_every_cause_has_its_move():
     assert set(MOVES) == causes.ALL - {causes.UNKNOWN}
+
+
+def test_the_recorded_momentum_decides_how_stale_gradients_may_be(slow):
+    def risks(*momenta: float | None) -> dict[str, float]:
+        told = [{} if momentum is None else {"momentum": momentum} for momentum in momenta]
+        ranks = tuple(
+            replace(info, detail={**info.detail, **told[at % len(told)]}) for at, info in enumerate(slow.ranks)
+        )
+        return {row.mode: row.accuracy_risk for row in advised(replace(slow, ranks=ranks)).modes}
+
+    unknown, plain, heavy = risks(None), risks(0.0), risks(0.9)
+    assert plain["asgd"] < 0.5 < unknown["asgd"] == heavy["asgd"]
+    assert risks(0.0, None)["asgd"] == unknown["asgd"], "one rank that does not tell is enough to suppose the worst"
 
 
 @pytest.mark.parametrize("data", [run(ranks=1), run(steps=1), run(steps=5), run(missing_ranks=tuple(range(8)))])

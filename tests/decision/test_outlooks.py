@@ -126,15 +126,23 @@ def test_large_jobs_have_a_grid_that_holds_the_number_of_those_in_time():
 
 @pytest.mark.parametrize("workers", [2, 8, 100])
 @pytest.mark.parametrize("phi", [0.0, 50.0, 5000.0])
-def test_asynchrony_of_equal_workers_neither_gains_nor_loses(workers, phi):
+@pytest.mark.parametrize("rate", [0.2, 1.0])
+def test_asynchrony_of_equal_workers_neither_gains_nor_loses(workers, phi, rate):
     same = np.full((1, workers), 0.5)
-    plain = seconds_per_step(closed.ssgd(same), phi, 32, workers)
+    plain = seconds_per_step(closed.ssgd(same), phi, 32, workers, rate=rate)
     assert plain == pytest.approx(0.5)
-    assert seconds_per_step(closed.asgd(same), phi, 32, workers) == pytest.approx(plain)
+    assert seconds_per_step(closed.asgd(same), phi, 32, workers, rate=rate) == pytest.approx(plain)
+    assert seconds_per_step(closed.asgd(same), phi, 32, workers, rate=rate, momentum=0.9) > plain
+
+
+def test_noise_costs_less_the_lower_the_learning_rate():
+    dropping = closed.rennala(np.full((1, 8), 0.5), 4)
+    dear, cheap = (seconds_per_step(dropping, 1e3, 32, 8, rate=rate) for rate in (1.0, 0.2))
+    assert cheap < dear
 
 
 def test_too_few_gradients_for_the_noise_make_no_progress():
-    outlook = closed.rennala(np.full((1, 8), 0.5), 2)
+    outlook = closed.rennala(np.full((1, 8), 0.5), 1)
     assert np.isinf(seconds_per_step(outlook, 1e6, 32, 8))
     assert seconds_per_step(outlook, 0.0, 32, 8) < 1.0
 

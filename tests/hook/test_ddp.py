@@ -204,6 +204,7 @@ done()
         assert rank.column("step") == list(range(6))
         assert rank.column("micro_batches", since=1) == [2] * 5
         assert rank.description["detail"]["optimizers"] == 2
+        assert rank.description["detail"]["momentum"] == 0.9
     assert median(ranks[1].column("backward_us", since=1)) == pytest.approx(2 * DELAY_US, rel=0.15)
     assert median(ranks[0].column("blocked_us", since=1)) == pytest.approx(2 * DELAY_US, rel=0.15)
 

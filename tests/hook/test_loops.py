@@ -2,9 +2,12 @@
 
 from itertools import pairwise
 from statistics import median
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+from starprof.hook.patches.optimizer import momentum_of
 from starprof.model.schema import STEP_SPANS
 
 SETUP = """
@@ -312,3 +315,18 @@ train(model, torch.optim.SGD(model.parameters(), lr=0.1), 20)
     ).only
     assert all(b["start_mono_ns"] > a["start_mono_ns"] for a, b in pairwise(rank.steps))
     assert median(rank.column("dur_us")) > 0
+
+
+@pytest.mark.parametrize(
+    ("groups", "momentum"),
+    [
+        ([{"momentum": 0.9}], 0.9),
+        ([{"momentum": 0}, {"momentum": 0.5}], 0.5),
+        ([{"betas": (0.8, 0.999)}], 0.8),
+        ([{"momentum": 0.85, "max_momentum": 0.95}], 0.95),
+        ([{"lr": 0.1}], None),
+        ([{"momentum": torch.tensor(0.9)}], None),
+    ],
+)
+def test_an_optimizers_momentum_is_what_it_repeats_of_its_last_move(groups, momentum):
+    assert momentum_of(SimpleNamespace(param_groups=groups)) == momentum

@@ -29,6 +29,8 @@ from starprof.model.verdict import Finding, Verdict
 
 LEAST_MODE_SAVING = 0.05
 """A mode changes how the model is trained: it has to save more."""
+WORKED_AROUND = 0.8
+"""A mode works around a cause, and how well the model learns in it is told by a formula: a cure is worth more."""
 BACK = "go back to native steps"
 REBALANCED = ("chronic", "trend")
 """Kinds of slowness against which batches can be divided by speed."""
@@ -216,7 +218,11 @@ def _mode(run: RunData, verdict: Verdict, known: Evidence, found: Ranking, refus
     )
     saves = Saving(1.0 - 1.0 / chosen.gain, 1.0 - 1.0 / chosen.low, 1.0 - 1.0 / chosen.high)
     verify = "`starprof ctl JOB status` shows the rounds per second and each rank's part in them."
-    return [Step("mode", f"synchronise by {chosen.mode}", how, lines, True, saves, 1.0, ranks=ranks, verify=verify)]
+    return [
+        Step(
+            "mode", f"synchronise by {chosen.mode}", how, lines, True, saves, WORKED_AROUND, ranks=ranks, verify=verify
+        )
+    ]
 
 
 def _do(verdict: Verdict, steps: Sequence[Step]) -> Do:

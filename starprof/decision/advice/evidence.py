@@ -13,7 +13,7 @@ from starprof.analysis.arrays import Floats
 from starprof.analysis.own_time import OwnTime, own_time
 from starprof.analysis.settings import DEFAULT
 from starprof.decision.choice.situation import NoiseScale
-from starprof.model.rundata import STEPS_PER_RECORD, RunData
+from starprof.model.rundata import MOMENTUM, STEPS_PER_RECORD, RunData
 from starprof.model.tables.sync import NATIVE
 from starprof.model.verdict import Verdict
 
@@ -41,6 +41,7 @@ class Evidence:
         mode: that the job was in at the end, `native` for synchronous steps.
         options: of it.
         averaged: how many steps a record is the mean of.
+        momentum: of the optimizer; None: not recorded.
     """
 
     own: OwnTime
@@ -54,6 +55,7 @@ class Evidence:
     mode: str
     options: Mapping[str, object]
     averaged: int
+    momentum: float | None = None
 
 
 def evidence(run: RunData, verdict: Verdict) -> Evidence | str:
@@ -93,7 +95,15 @@ def evidence(run: RunData, verdict: Verdict) -> Evidence | str:
         mode=mode,
         options=options,
         averaged=max((int(rank.detail.get(STEPS_PER_RECORD, 1)) for rank in run.ranks), default=1),
+        momentum=_momentum(run),
     )
+
+
+def _momentum(run: RunData) -> float | None:
+    """The most of all ranks, where each one's optimizer told its own."""
+    told = [rank.detail.get(MOMENTUM) for rank in run.ranks]
+    known = [float(value) for value in told if isinstance(value, (int, float)) and 0.0 <= value < 1.0]
+    return max(known) if known and len(known) == len(told) else None
 
 
 def present_mode(run: RunData) -> tuple[str, Mapping[str, object]]:

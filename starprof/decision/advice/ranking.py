@@ -21,7 +21,7 @@ from starprof.decision.choice import scoring
 from starprof.decision.choice.choice import Choice, Score, Standing
 from starprof.decision.choice.heuristic import choose
 from starprof.decision.choice.progress import accuracy_risk, seconds_per_step
-from starprof.decision.choice.situation import Situation
+from starprof.decision.choice.situation import Limits, Situation
 from starprof.model.rundata import RunData
 from starprof.model.tables.sync import NATIVE
 
@@ -49,11 +49,13 @@ def ranking(run: RunData, known: Evidence, barred: Mapping[str, str]) -> Ranking
         known: what it tells.
         barred: modes that can't be had, and why.
     """
+    limits = Limits() if known.momentum is None else Limits(momentum=known.momentum)
     situation = Situation(
         known.workers,
         known.iteration_s,
         known.batch,
         known.noise,
+        limits,
         barred=barred,
         node_groups=known.node_groups,
         micro_batches=known.micro_batches,
@@ -100,7 +102,7 @@ def _row(run: RunData, score: Score, situation: Situation, drawn: list[list[Scor
         1.0 / outlook.updates_per_s,
         outlook.max_staleness,
         score.accuracy_risk,
-        accuracy_risk(outlook, shuffled=False),
+        accuracy_risk(outlook, shuffled=False, momentum=situation.limits.momentum),
         score.barred,
         command,
     )
@@ -117,7 +119,7 @@ def _interval(score: Score, situation: Situation, drawn: list[list[Score]]) -> t
     workers, batch = len(situation.workers), situation.batch
     usual = float(situation.iteration_s.max(axis=1).mean())
     for phi in points:
-        needed = seconds_per_step(score.outlook, phi, batch, workers)
+        needed = seconds_per_step(score.outlook, phi, batch, workers, momentum=situation.limits.momentum)
         if needed > 0:
             ends.append(usual / needed)
     gains = [

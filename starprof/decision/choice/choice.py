@@ -41,7 +41,7 @@ class Score:
         options: of it.
         outlook: what was expected of it; None: nothing could be.
         gain: time of ssgd for the same progress over the mode's, at the middle of the noise scale's interval.
-        worst_gain: at the worst of what is possible, of noise and of the cost of staleness; modes are compared by this.
+        worst_gain: at the worst of what is possible, of noise and of the learning rate; modes are compared by this.
         accuracy_risk: see `progress.accuracy_risk`.
         barred: why it is not eligible; "": it is.
     """

@@ -17,7 +17,7 @@ from starprof.decision.choice.tail import AsyncTest, Tail, async_test, tail_of
 OURS = (
     "round times and staleness are simulated or in closed form, where STAR interpolates (arXiv 2512.09685)",
     "an update counts by its weights with the user's learning rate, where both papers take it as tuned anew",
-    "staleness costs progress, in full steps; STAR's score has no such term",
+    "staleness costs progress, in full steps, more under momentum; STAR's score has no such term",
     "the smallest score of all is taken, where STAR stops at the first local minimum",
     "late workers of m-sync are not cancelled, where arXiv 2602.03802 takes order statistics",
     "slowness that moves between workers counts as stragglers too, beside STAR's 20 % rule on each one",
@@ -186,7 +186,7 @@ def _why(top: Score, plain: Score) -> str:
         f"{plain.outlook.updates_per_s:.3g}, and the same progress {top.gain:.2f}x as fast"
     )
     if top.worst_gain < top.gain * 0.995:
-        told += f" ({top.worst_gain:.2f}x at the worst noise and cost of staleness that are possible)"
+        told += f" ({top.worst_gain:.2f}x at the worst noise and learning rate that are possible)"
     return told
 
 

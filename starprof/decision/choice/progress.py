@@ -1,22 +1,27 @@
 """How much an update is worth, and so how long a mode takes for what a synchronous step achieves.
 
-Learning rate tuned for the mean of N gradients of b samples, gradient noise scale phi: along a quadratic, an update of
-weights w brings
+Learning rate r times the one that is best for the next step along the mean of N gradients of b samples, gradient noise
+scale phi: along a quadratic, an update of weights w brings
 
-    Delta = s - (s² + phi/b sum(w²)) / (2 (1 + phi/(N b))),    s = sum(w),
+    Delta = s - r (s² + phi/b sum(w²)) / (2 (1 + phi/(N b))),    s = sum(w),
 
-in units in which a synchronous step brings 1/2. This is ours; for one mean or one sum over x gradients it is the
-`Delta` of `s - s²/2 (1 + phi/(x b)) / (1 + phi/(N b))`. The papers' scores have no scale in them and suppose that
-the learning rate is tuned anew for every batch size (`paper`).
+in units in which a synchronous step brings 1 - r/2. This is ours; with r = 1, for one mean or one sum over x gradients,
+it is the `Delta` of `s - s²/2 (1 + phi/(x b)) / (1 + phi/(N b))`. The papers' scores have no scale in them and suppose
+that the learning rate is tuned anew for every batch size (`paper`).
+
+Who tunes a rate for a whole training gets one well below the best for the next step, which makes noise cheaper: r is
+0.2 to 0.7 in small trainings with real gradients (`benchmarks/score_check.py`), and nobody knows it of a running job.
 
 Staleness multiplies the part of the work that is no noise (the rate of stale SGD, O((R+1) L/eps + sigma² L/eps²),
 arXiv 2505.09218), which by the same learning rate is the share 1/(1 + phi/(N b)):
 
-    T = (1 + c D / (1 + phi/(N b))) / (2 rate of Delta)
+    T = (1 + c r/(2 - r) D / (sqrt(1 - momentum) (1 + phi/(N b)))) (1 - r/2) / (rate of Delta)
 
-D is the mean staleness in full steps. With c = 1 asynchronous updates of N workers that are all equally fast are worth
-exactly what synchronous steps are, at any N and phi: asynchrony as such neither gains nor loses. The delay's unit and
-c are ours as well; with real gradients of a small model c = 1 fits best too (`benchmarks/score_check.py`).
+D is the mean staleness in full steps. With c = 1 and no momentum asynchronous updates of N workers that are all equally
+fast are worth exactly what synchronous steps are, at any r, N and phi: asynchrony as such neither gains nor loses.
+Under momentum a gradient moves the parameters by 1/(1 - momentum) times its own step in the end, and what a late one
+does not know of is more; that time grows by the root of that is what fits real gradients, as c = 1 does. The delay's
+unit is ours too.
 """
 
 from __future__ import annotations
@@ -26,12 +31,22 @@ import math
 from starprof.decision.choice.outlook import Outlook
 
 STALENESS_COST = 1.0
+RATE = 0.4
+RATES = (0.2, 0.7)
+"""Between which r is thought to lie; a mode must pay at both ends."""
 UNKNOWN_MOMENTUM = 0.9
 """Of an optimizer of which nothing is known: what most people train with."""
 
 
 def seconds_per_step(
-    outlook: Outlook, phi: float, batch: float, workers: int, staleness_cost: float = STALENESS_COST
+    outlook: Outlook,
+    phi: float,
+    batch: float,
+    workers: int,
+    *,
+    rate: float = RATE,
+    momentum: float = 0.0,
+    staleness_cost: float = STALENESS_COST,
 ) -> float:
     """Seconds in which a mode achieves what one synchronous step does; infinite where it achieves nothing.
 
@@ -40,17 +55,20 @@ def seconds_per_step(
         phi: gradient noise scale in samples.
         batch: samples of one worker's gradient.
         workers: N.
+        rate: r.
+        momentum: of the optimizer.
         staleness_cost: c.
     """
     noise = phi / batch
     noisy = 1.0 + noise / workers
-    rate = 0.0
+    progress_per_s = 0.0
     for stream in outlook.streams:
-        delta = stream.step - (stream.step_squared + noise * stream.weights_squared) / (2.0 * noisy)
+        delta = stream.step - rate * (stream.step_squared + noise * stream.weights_squared) / (2.0 * noisy)
         if delta <= 0:
             return math.inf
-        rate += delta / stream.period_s
-    return (1.0 + staleness_cost * outlook.delay_steps / noisy) / (2.0 * rate)
+        progress_per_s += delta / stream.period_s
+    stale = staleness_cost * rate / (2.0 - rate) * outlook.delay_steps / (math.sqrt(1.0 - momentum) * noisy)
+    return (1.0 + stale) * (1.0 - rate / 2.0) / progress_per_s
 
 
 def accuracy_risk(

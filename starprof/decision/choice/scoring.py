@@ -8,25 +8,30 @@ from collections.abc import Mapping, Sequence
 from starprof.decision.choice.candidates import outlooks
 from starprof.decision.choice.choice import Score
 from starprof.decision.choice.outlook import Outlook
-from starprof.decision.choice.progress import STALENESS_COST, accuracy_risk, seconds_per_step
+from starprof.decision.choice.progress import RATE, RATES, STALENESS_COST, accuracy_risk, seconds_per_step
 from starprof.decision.choice.situation import Situation
-
-DOUBT = 2.0
-"""What stale gradients cost is known up to about this factor: a mode must pay at both ends."""
 
 
 def all_scores(situation: Situation, stragglers: int, staleness_cost: float = STALENESS_COST) -> list[Score]:
     """Every mode with every option that is worth a look, ssgd first."""
     found, without = outlooks(situation, stragglers)
     workers, noise = len(situation.workers), situation.noise_or_unknown
-    dear = DOUBT * staleness_cost
-    points = [
-        (noise.middle, staleness_cost),
-        *((phi, c) for phi in (noise.low, noise.high) for c in (staleness_cost, dear)),
-    ]
+    points = [(noise.middle, RATE), *((phi, rate) for phi in (noise.low, noise.high) for rate in RATES)]
+    momentum = situation.limits.momentum
 
     def seconds(outlook: Outlook) -> list[float]:
-        return [seconds_per_step(outlook, phi, situation.batch, workers, cost) for phi, cost in points]
+        return [
+            seconds_per_step(
+                outlook,
+                phi,
+                situation.batch,
+                workers,
+                rate=rate,
+                momentum=momentum,
+                staleness_cost=staleness_cost,
+            )
+            for phi, rate in points
+        ]
 
     plain, scores = seconds(found[0]), []
     for outlook in found:
@@ -34,7 +39,7 @@ def all_scores(situation: Situation, stragglers: int, staleness_cost: float = ST
         risk = accuracy_risk(
             outlook,
             shuffled=situation.limits.shuffled,
-            momentum=situation.limits.momentum,
+            momentum=momentum,
             staleness_cost=staleness_cost,
         )
         barred = _barred(outlook, situation, found[0], risk, min(gains))

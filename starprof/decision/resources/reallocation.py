@@ -312,11 +312,11 @@ def _least_cost(others: Sequence[Neighbour], left: Amount, most_delayed: float) 
         )
         cost = 0.0
         for price, most in offers:
+            if wanted <= 0.0:
+                break  # of an endless price nothing costs nothing
             taken = min(most, wanted)
             cost += price * taken
             wanted -= taken
-            if wanted <= 0.0:
-                break
         bounds.append(cost)
     return max(bounds)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Real
 from threading import get_ident
 from typing import Any
 
@@ -22,6 +23,7 @@ from starprof.hook.identity import in_process_group
 from starprof.hook.phases import OPTIMIZER, UNACCOUNTED
 from starprof.hook.roots import framework_of
 from starprof.hook.session import Hook
+from starprof.model.rundata import MOMENTUM
 
 PATIENCE = 64
 
@@ -120,6 +122,27 @@ class StepBoundary:
             hook.arrival.track(parameters)
         recorder.detail["parameters"] = recorder.detail.get("parameters", 0) + sum(p.numel() for p in parameters)
         recorder.detail["optimizers"] = len(self._met)
+        momentum = momentum_of(optimizer)
+        if momentum is not None:
+            recorder.detail[MOMENTUM] = max(momentum, recorder.detail.get(MOMENTUM, 0.0))
+
+
+def momentum_of(optimizer: Any) -> float | None:
+    """The most of its parameter groups, also of what a schedule will raise it to; None: it has nothing of it.
+
+    A number on a device is left alone, reading it would wait for the device.
+    """
+    found = []
+    for group in optimizer.param_groups:
+        betas = group.get("betas")
+        told = [
+            group.get("momentum"),
+            group.get("max_momentum"),
+            betas[0] if isinstance(betas, (tuple, list)) else None,
+        ]
+        found += [float(value) for value in told if isinstance(value, Real)]
+    found = [value for value in found if 0.0 <= value < 1.0]
+    return max(found, default=None)
 
 
 def install(hook: Hook) -> StepBoundary:

@@ -87,8 +87,18 @@ def heuristic_gain(score: Score, plain: Score, situation: Situation, phi: float,
     assert score.outlook is not None
     assert plain.outlook is not None
     workers = len(situation.workers)
-    of_plain = seconds_per_step(plain.outlook, phi, situation.batch, workers, staleness_cost)
-    return of_plain / seconds_per_step(score.outlook, phi, situation.batch, workers, staleness_cost)
+    of_plain, of_it = (
+        seconds_per_step(
+            outlook,
+            phi,
+            situation.batch,
+            workers,
+            momentum=situation.limits.momentum,
+            staleness_cost=staleness_cost,
+        )
+        for outlook in (plain.outlook, score.outlook)
+    )
+    return of_plain / of_it
 
 
 def _relearned(
