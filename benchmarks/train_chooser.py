@@ -78,7 +78,7 @@ class SimulatedJob:
 def drawn(number: int) -> SimulatedJob:
     """A job by its number."""
     rng = np.random.default_rng([11, number])
-    count = int(rng.choice([4, 8, 16]))
+    count = int(rng.choice([4, 8, 16, 32], p=[0.3, 0.35, 0.25, 0.1]))
     usual = float(rng.uniform(0.1, 1.0))
     sources = _sources(rng, count, usual)
     names = [f"n{place}" for place in range(count)]
@@ -140,7 +140,7 @@ def outcome(number: int) -> Outcome:
     seen = np.stack([done.own_s[done.worker == worker.index][:SEEN] for worker in job.workers], axis=1)
     ranks = tuple(worker.index for worker in job.workers)
     # Nothing is barred by risk here: the trees are to know what risky modes bring.
-    situation = Situation(ranks, seen, BATCH, job.noise, Limits(accuracy_risk=1.0), barred=_others())
+    situation = Situation(ranks, seen, BATCH, job.noise, Limits(accuracy_risk=1.0, momentum=0.0), barred=_others())
     around = Surroundings(isinstance(job.exchange, AllReduce), job.rate, 1.0 - max(plain.busy.values(), default=0.0))
     found = heuristic.assess(situation, Standing(), Settings())
     base = next(score for score in found.scores if score.mode == "ssgd")

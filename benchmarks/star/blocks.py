@@ -28,7 +28,8 @@ class Block:
     """Trainings that differ in the method only.
 
     Attributes:
-        task, scenario, exchange, seed: see `design.Cell`.
+        task, scenario, exchange: see `design.Cell`.
+        seed: likewise; of a pooled one how many seeds.
         by_method: their records.
     """
 
@@ -81,6 +82,34 @@ def blocks_of(records: Iterable[Record]) -> list[Block]:
 def straggling(blocks: Iterable[Block], exchange: str | None = None) -> list[Block]:
     """Those in which somebody is slow."""
     return [b for b in blocks if b.scenario not in HEALTHY and exchange in {None, b.exchange}]
+
+
+def pooled(blocks: Iterable[Block]) -> list[Block]:
+    """A block for each task and place, its curves the means over the seeds: one seed's time to accuracy is mostly luck.
+
+    A method counts where it was run with every seed that `star` was run with; where that is none, with every one.
+    """
+    by_place: dict[tuple[str, str, str], list[Block]] = {}
+    for block in blocks:
+        by_place.setdefault((block.task, block.scenario, block.exchange), []).append(block)
+    found = []
+    for (task, scenario, exchange), those in by_place.items():
+        chosen = [block for block in those if "star" in block.by_method] or those
+        methods = set.intersection(*(set(block.by_method) for block in chosen))
+        by_method = {name: mean_record([block.by_method[name] for block in chosen]) for name in sorted(methods)}
+        found.append(Block(task, scenario, exchange, len(chosen), by_method))
+    return found
+
+
+def mean_record(records: Sequence[Record]) -> Record:
+    """Evaluation by evaluation, and figure by figure."""
+    length = min(len(record["curve"]) for record in records)
+    curves = np.array([record["curve"][:length] for record in records], float)
+    told = {
+        name: float(np.mean([record[name] or 0.0 for record in records]))
+        for name in ("end_s", "straggling", "stale_mean", "choice_ms")
+    }
+    return {**records[0], **told, "curve": curves.mean(axis=0).tolist()}
 
 
 @dataclass(frozen=True)

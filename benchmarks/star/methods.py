@@ -12,6 +12,9 @@ import numpy as np
 from scenarios import BATCH
 
 from starprof.decision.choice.heuristic import Settings, choose
+from starprof.decision.choice.learned import chooser
+from starprof.decision.choice.learned.features import Surroundings
+from starprof.decision.choice.learned.model import default
 from starprof.decision.choice.situation import Limits, NoiseScale, Situation
 from starprof.simulation import Mode
 from starprof.simulation.control import View
@@ -55,6 +58,7 @@ class Chooser:
         only: modes that it may use beside ssgd; empty: all that are carried out.
         history: iterations that it looks at.
         paper: by the scores as the paper has them.
+        learned: by the model that ships with the package, where that may decide.
         limits: of what it may choose.
         told_momentum: whether it knows the momentum of what is trained; else that of its limits counts.
     """
@@ -62,6 +66,7 @@ class Chooser:
     only: tuple[str, ...] = ()
     history: int = HISTORY
     paper: bool = False
+    learned: bool = False
     limits: Limits = field(default_factory=Limits)
     told_momentum: bool = True
 
@@ -70,6 +75,7 @@ CHOOSERS: Mapping[str, Chooser] = MappingProxyType(
     {
         "star": Chooser(),
         "star fresh": Chooser(limits=Limits(staleness=0)),
+        "star learned": Chooser(learned=True),
         "star static only": Chooser(only=("static-x",)),
         "star dynamic only": Chooser(only=("dynamic-x",)),
         "star no prediction": Chooser(history=NO_PREDICTION),
@@ -114,11 +120,12 @@ class Controlling:
         if self.chooser.told_momentum:
             limits = replace(limits, momentum=self.momentum)
         situation = Situation(view.members, times, self.batch, self.noise, limits, barred=self._barred())
-        choice = choose(
-            situation,
-            self._standing,
-            Settings(paper_exact=self.chooser.paper, all_reduce=self.exchange == "ring"),
-        )
+        around = Surroundings(all_reduce=self.exchange == "ring")
+        settings = Settings(paper_exact=self.chooser.paper, all_reduce=around.all_reduce)
+        if self.chooser.learned:
+            choice = chooser.choose(situation, default(), self._standing, settings, around)
+        else:
+            choice = choose(situation, self._standing, settings)
         self.cost_s.append(time.perf_counter() - began_s)
         self._standing = choice.standing
         return Mode(choice.mode, choice.options) if choice.changed else None

@@ -241,6 +241,23 @@ def test_every_cause_has_its_move():
     assert set(MOVES) == causes.ALL - {causes.UNKNOWN}
 
 
+@pytest.mark.parametrize(("nodes", "told"), [(3, "rank"), (1, "")])
+def test_ranks_of_a_crowded_node_are_moved_where_another_one_has_room(nodes, told):
+    crowded = run(*(CpuHog(rank, start=50, share=0.5) for rank in range(3)), ranks=3 * nodes, nodes=nodes, cores=4)
+    advice = advised(crowded)
+    moved = [step for step in advice.steps if step.kind == "placement"]
+    assert [step.what.startswith(f"start {told}") for step in moved] == [True] * (nodes > 1)
+    here = advice.inputs["nodes"][0]
+    # Three processes outside the job take half of a core each, nearly all the time.
+    assert here["others_cores"] == pytest.approx(1.4, abs=0.15)
+    for step in moved:
+        assert sum(here["ranks_cores"].values()) + here["others_cores"] > 0.9 * here["cores"]
+        assert step.cause == causes.CPU_CONTENTION
+        assert "node0 is at" in step.how
+        assert "node0" not in step.what
+        assert set(step.ranks) < {0, 1, 2}
+
+
 def test_the_recorded_momentum_decides_how_stale_gradients_may_be(slow):
     def risks(*momenta: float | None) -> dict[str, float]:
         told = [{} if momentum is None else {"momentum": momentum} for momentum in momenta]

@@ -15,7 +15,7 @@ import numpy as np
 
 from starprof.analysis.counters import Counters
 from starprof.analysis.own_time import OwnTime
-from starprof.decision.advice import commands, words
+from starprof.decision.advice import commands, nodes, words
 from starprof.decision.advice.evidence import Evidence, evidence, present_mode
 from starprof.decision.advice.moves import MOVES, Scene
 from starprof.decision.advice.ranking import Ranking, ranking
@@ -56,6 +56,8 @@ def advise(run: RunData, verdict: Verdict, barred: Mapping[str, str]) -> Advice:
     steps = _cures(run, verdict, share)
     if isinstance(known, Evidence) and found is not None and verdict.verdict != "inconclusive":
         steps += [*_rebalanced(known, verdict), *_mode(run, verdict, known, found, refused)]
+    loads = nodes.node_loads(known, Counters(run)) if isinstance(known, Evidence) else ()
+    steps += nodes.moves(loads, verdict, {step.cause: step.saves for step in steps if step.cause})
     steps = sorted(steps, key=lambda step: (step.kind == "record", -step.score))
     do = _do(verdict, steps)
     mode, options = present_mode(run)
@@ -69,7 +71,7 @@ def advise(run: RunData, verdict: Verdict, barred: Mapping[str, str]) -> Advice:
         modes=found.rows if found is not None else (),
         refused=refused,
         cautions=tuple(words.cautions(run, known, found)),
-        inputs=_inputs(known, found),
+        inputs=_inputs(known, found) | ({"nodes": nodes.to_json(loads)} if loads else {}),
     )
 
 
