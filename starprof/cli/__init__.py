@@ -20,6 +20,7 @@ from starprof.cli import (
     analyze,
     ctl,
     demo,
+    live,
     merge,
     placement,
     record,
@@ -35,6 +36,7 @@ EXIT_INTERRUPTED = 130
 
 VERBS = (
     record.register,
+    live.register,
     summary.register,
     report.register,
     advise.register,

@@ -62,6 +62,23 @@ def record(
         min=1,
         help="With --control: a rank that is further behind takes another one's state (default: by the model's size).",
     ),
+    buffer: str | None = typer.Option(
+        None,
+        "--buffer",
+        metavar="SIZE",
+        help="With --join: what may wait on this node's disk while node 0 can't be reached (default 4G).",
+    ),
+    live: bool | None = typer.Option(
+        None,
+        "--live/--no-live",
+        help="Watch the job from its start, for `starprof live`, or never; default: once it has run for ten seconds.",
+    ),
+    metrics: str | None = typer.Option(
+        None,
+        "--metrics",
+        metavar="HOST:PORT",
+        help="Serve OpenMetrics over HTTP here, such as 127.0.0.1:9465.",
+    ),
 ) -> None:
     """Record a distributed training job: torchrun, python, srun, mpirun, accelerate, a shell script.
 
@@ -84,5 +101,8 @@ def record(
             mode=mode,
             options=options_of(option),
             max_lag=max_lag,
+            live=live,
+            metrics=metrics,
+            buffer=buffer,
         )
     )

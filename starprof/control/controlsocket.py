@@ -38,7 +38,7 @@ def folder_of(job: Path) -> Path:
 
 
 @contextlib.contextmanager
-def reachable(folder: Path) -> Iterator[str]:
+def reachable(folder: Path, name: str = NAME) -> Iterator[str]:
     """A short name of the socket: the names that a socket takes are shorter than paths may be.
 
     Raises:
@@ -46,7 +46,7 @@ def reachable(folder: Path) -> Iterator[str]:
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield f"/proc/self/fd/{descriptor}/{NAME}"
+        yield f"/proc/self/fd/{descriptor}/{name}"
     finally:
         os.close(descriptor)
 
@@ -58,14 +58,14 @@ class ControlSocket:
         TransportError: that can't be.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = NAME) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._path = folder / NAME
+        self._path = folder / name
         before = os.umask(0o177)
         try:
             self._path.unlink(missing_ok=True)
-            with reachable(folder) as name:
-                self.sock.bind(name)
+            with reachable(folder, name) as short:
+                self.sock.bind(short)
             self._inode = self._path.stat().st_ino
             self.sock.listen(64)
         except OSError as error:
@@ -89,28 +89,38 @@ def ask(folder: Path, question: dict[str, Any], timeout_s: float = 10.0) -> dict
         NobodyListensError: no coordinator is there.
         TransportError: it did not answer in time, or not as coordinators do.
     """
+    hint = "is the job running, and recorded with control?"
+    return ask_at(folder, NAME, question, timeout_s, who="coordinator", hint=hint)
+
+
+def ask_at(
+    folder: Path, name: str, question: dict[str, Any], timeout_s: float, *, who: str, hint: str
+) -> dict[str, Any]:
+    """Ask whoever listens on a socket of that name.
+
+    Raises:
+        NobodyListensError: nobody is there; `who` should be, and `hint` asks what may be wrong.
+        TransportError: it did not answer in time, or with something else than one JSON object.
+    """
     deadline_s = time.monotonic() + timeout_s
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(timeout_s)
         try:
-            with reachable(folder) as name:
-                sock.connect(name)
+            with reachable(folder, name) as short:
+                sock.connect(short)
         except OSError as error:
-            raise NobodyListensError(
-                f"no coordinator listens in {folder} ({error.strerror or error}): is the job running, and recorded "
-                "with control?"
-            ) from error
+            raise NobodyListensError(f"no {who} listens in {folder} ({error.strerror or error}): {hint}") from error
         try:
             sock.sendall(json.dumps(question).encode() + b"\n")
             line = _line(sock, deadline_s)
         except OSError as error:
-            raise TransportError(f"the coordinator did not answer: {error}") from error
+            raise TransportError(f"the {who} did not answer: {error}") from error
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise TransportError("what answers on the control socket is no coordinator") from error
+        raise TransportError(f"what answers in {folder} is no {who}") from error
     if not isinstance(value, dict):
-        raise TransportError("what answers on the control socket is no coordinator")
+        raise TransportError(f"what answers in {folder} is no {who}")
     return value
 
 

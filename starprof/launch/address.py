@@ -5,6 +5,8 @@ from __future__ import annotations
 from starprof.errors import UsageError
 
 MAX_PORT = 65535
+DEFAULT_PORT = 7411
+"""Where a server of many jobs listens."""
 
 
 def split_address(address: str, flag: str) -> tuple[str, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from starprof.errors import TransportError
@@ -34,8 +35,15 @@ def estimate(sent_ns: int, there_received_ns: int, there_sent_ns: int, received_
     return Offset(offset_ns, max(0, round_trip_ns) // 2 + 1)
 
 
-def measure(channel: Channel, timeout_s: float) -> Offset:
+def measure(
+    channel: Channel, timeout_s: float, hear: Callable[[int, bytes], bool] = lambda _kind, _payload: False
+) -> Offset:
     """Ping node 0 several times and keep the tightest estimate.
+
+    Args:
+        channel: to node 0.
+        timeout_s: for each answer.
+        hear: takes what node 0 says between, and tells whether it was that.
 
     Raises:
         TransportError: the connection failed.
@@ -45,6 +53,8 @@ def measure(channel: Channel, timeout_s: float) -> Offset:
         sent_ns = time.monotonic_ns()
         channel.send(PING)
         kind, payload = channel.receive(timeout_s)
+        while hear(kind, payload):
+            kind, payload = channel.receive(timeout_s)
         if kind != PONG or len(payload) != _STAMPS.size:
             raise TransportError("node 0 answered a ping with something else")
         received, sent = _STAMPS.unpack(payload)
@@ -55,6 +65,6 @@ def measure(channel: Channel, timeout_s: float) -> Offset:
     return best
 
 
-def answer(channel: Channel) -> None:
-    """Node 0's side: answer the ping that has just come in."""
-    channel.send(PONG, _STAMPS.pack(channel.arrived_ns, time.monotonic_ns()))
+def stamps(arrived_ns: int) -> bytes:
+    """Node 0's side: what answers a ping that came in then."""
+    return _STAMPS.pack(arrived_ns, time.monotonic_ns())

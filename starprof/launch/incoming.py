@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from starprof.errors import TransportError
-from starprof.spool.layout import Spool
+from starprof.launch.inbox import Inbox, Peer
+from starprof.spool.segment import SEALED
 
 MAX_FILE_BYTES = 256 << 20
 _SEGMENT = re.compile(r"[A-Za-z0-9_-]{1,128}\.[0-9]{1,20}\.seg")
@@ -19,9 +20,11 @@ _RING = re.compile(r"n[0-9]+-[A-Za-z0-9_-]{1,128}\.ring")
 class Incoming:
     """The files of one node, one at a time. A part of a file that came before a connection broke is kept."""
 
-    def __init__(self, spool: Spool, node: int) -> None:
-        self._spool = spool
-        self._node = node
+    def __init__(self, inbox: Inbox, peer: Peer) -> None:
+        self._inbox = inbox
+        self._spool = inbox.spool
+        self._peer = peer
+        self._name = ""
         self._target: Path | None = None
         self._size = 0
         self._have = 0
@@ -36,8 +39,8 @@ class Incoming:
         name, size = offer.get("name"), offer.get("size")
         if not isinstance(name, str) or not isinstance(size, int) or not 0 <= size <= MAX_FILE_BYTES:
             raise TransportError("a node offered something that is no spool file")
-        self._target, self._size = self._place(name), size
-        if self._target.exists() and self._target.stat().st_size == size:
+        self._target, self._size, self._name = self._place(name), size, name
+        if (name, size) in self._peer.stored:
             return None
         partial = self._partial
         self._have = partial.stat().st_size if partial.exists() else 0
@@ -77,12 +80,11 @@ class Incoming:
         if not same:
             partial.unlink()
             return False
-        partial.rename(target)
-        folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        if target.suffix == SEALED:
+            self._inbox.adopt(partial)
+        else:
+            partial.rename(target)
+        self._peer.stored.append((self._name, self._size))
         return True
 
     @property
@@ -93,7 +95,7 @@ class Incoming:
     def _place(self, name: str) -> Path:
         if _SEGMENT.fullmatch(name):
             # The node's id in front: two nodes can never write over each other's files.
-            return self._spool.segments / f"from{self._node}-{name}"
-        if _RING.fullmatch(name) and name.startswith(f"n{self._node}-"):
+            return self._spool.segments / f"from{self._peer.node}-{name}"
+        if _RING.fullmatch(name) and name.startswith(f"n{self._peer.node}-"):
             return self._spool.rings / name
         raise TransportError("a node offered something that is no spool file")

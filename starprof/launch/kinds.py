@@ -2,6 +2,8 @@
 
 from starprof.wire.frames import Service
 
-NODE_0 = Service(b"SPT2", "node 0")
+NODE_0 = Service(b"SPT3", "node 0")
 
 JOIN, WELCOME, REFUSED, PING, PONG, OFFER, WANT, CHUNK, DONE, STORED, BAD, BYE, FAREWELL = range(1, 14)
+STREAM, TAKEN = 14, 15
+ASK, PART, ANSWER = 16, 17, 18

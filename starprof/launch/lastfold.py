@@ -17,7 +17,8 @@ from pathlib import Path
 
 from starprof.errors import StarprofError
 from starprof.spool.layout import Spool
-from starprof.store.ingest import fold, leave_pandas_out
+from starprof.spool.smallprocess import leave_pandas_out
+from starprof.store.ingest import fold
 from starprof.store.runfile import RunFile
 
 GO = b"go\n"

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Protocol
 
-from starprof.errors import TransportError
 from starprof.launch.address import split_address
 from starprof.launch.console import say
 from starprof.launch.journal import Journal
 from starprof.launch.plan import Plan
+from starprof.launch.secret import secret_of
 from starprof.model import env
-
-MIN_SECRET_BYTES = 8
 
 
 class Link(Protocol):
@@ -96,25 +93,12 @@ def open_link(plan: Plan) -> Link:
     from starprof.launch.sender import Sender
 
     if plan.join is not None:
-        return Sender.join(plan, split_address(plan.join, "--join"), _secret(plan))
+        return Sender.join(plan, split_address(plan.join, "--join"), secret_of(plan.token_file))
     assert plan.listen is not None
     given = bool(plan.token_file or os.environ.get(env.TOKEN))
-    secret = _secret(plan) if given else os.urandom(16).hex().encode()
+    secret = secret_of(plan.token_file) if given else os.urandom(16).hex().encode()
     receiver = Receiver(plan, split_address(plan.listen, "--listen"), secret)
     host, port = receiver.address
     known = "" if given else f"{env.TOKEN}={secret.decode()} "
     say(f"listening on {host}:{port}; on the other nodes: {known}starprof record --join {host}:{port} -- COMMAND")
     return receiver
-
-
-def _secret(plan: Plan) -> bytes:
-    text = os.environ.get(env.TOKEN, "")
-    if plan.token_file:
-        try:
-            text = Path(plan.token_file).read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise TransportError(f"the secret in {plan.token_file} can't be read: {error}") from error
-    secret = text.strip().encode()
-    if len(secret) < MIN_SECRET_BYTES:
-        raise TransportError(f"the secret is too short: use at least {MIN_SECRET_BYTES} characters, random ones")
-    return secret

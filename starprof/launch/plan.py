@@ -11,6 +11,8 @@ from starprof.spool.layout import Spool
 
 DEFAULT_RATE_HZ = 10.0
 INGEST_EVERY_S = 60.0
+WATCH_AFTER_S = 10.0
+BUFFER_BYTES = 4 << 30
 INGEST_SPOOL_BYTES = 32 * 1024 * 1024
 
 
@@ -33,6 +35,10 @@ class Plan:
         signal_mask: signals that were blocked when the user called us: the job gets the same.
         pythonpath: PYTHONPATH as the user had it, None = unset.
         ingest_every_s: seconds between two ingester runs.
+        watch: whether the job is watched while it runs, on the node that holds the run file.
+        watch_after_s: how long it runs before that begins.
+        buffer_bytes: with `join`, what may wait on this node's disk while node 0 can't be reached.
+        metrics: HOST:PORT on which whoever watches serves metrics, None = nowhere.
     """
 
     run_file: str
@@ -49,6 +55,10 @@ class Plan:
     signal_mask: tuple[int, ...] = ()
     pythonpath: str | None = None
     ingest_every_s: float = INGEST_EVERY_S
+    watch: bool = True
+    watch_after_s: float = WATCH_AFTER_S
+    buffer_bytes: int = BUFFER_BYTES
+    metrics: str | None = None
 
     @property
     def path(self) -> Path:
@@ -59,6 +69,11 @@ class Plan:
     def spool(self) -> Spool:
         """The spool of this node."""
         return Spool.beside(self.path)
+
+    @property
+    def watch_arguments(self) -> tuple[str, ...]:
+        """What whoever watches is told beside the spool."""
+        return () if self.metrics is None else ("--metrics", self.metrics)
 
     def to_argv(self) -> list[str]:
         """Arguments of the supervisor. The command stays apart: `ps` shows it, and it may be long."""

@@ -1,24 +1,27 @@
-"""The side of a node that joins: brings its segments to node 0, measures the clock, and survives a cut connection.
+"""The side of a node that joins: streams its records to node 0, measures the clock, and survives a cut connection.
 
-A segment is deleted here only after node 0 has said that it is synced there. What node 0 already had when the
-connection broke is not sent again. While node 0 can't be reached everything waits in this node's own spool.
+Records leave while their segment is still written, so that node 0 sees a step a moment after it was made. A segment is
+deleted here only after node 0 has said that all of it is on its disk. While node 0 can't be reached everything waits in
+this node's own spool, up to a size (see `outbox`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import socket
+import struct
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from starprof.errors import SpoolError, TransportError
 from starprof.launch import clock, kinds
 from starprof.launch.journal import Journal
+from starprof.launch.outbox import Outbox
 from starprof.launch.plan import Plan
+from starprof.model import events
 from starprof.spool.segment import SegmentWriter, list_segments
 from starprof.wire.channel import Channel, as_object, connect
 from starprof.wire.frames import RejectedError
@@ -28,7 +31,8 @@ OPEN_S = 30.0
 
 CONNECT_S = 3.0
 REPLY_S = 15.0
-LOOK_EVERY_S = 0.5
+LOOK_EVERY_S = 0.2
+HURRY_S = 0.02
 PING_EVERY_S = 10.0
 FIRST_DELAY_S = 0.25
 MAX_DELAY_S = 5.0
@@ -39,6 +43,7 @@ GONE_PATIENCE_S = 3.0
 """At the end, when node 0's machine answers that nothing listens there any more."""
 
 _CHUNK_BYTES = 256 << 10
+_COUNT = struct.Struct("<Q")
 
 
 class Sender:
@@ -63,6 +68,9 @@ class Sender:
         self._gone = False
         self._progress_s = 0.0
         self._sent_bytes = 0
+        self._dropped = 0
+        self._buffer_bytes = plan.buffer_bytes
+        self._outbox = Outbox(plan.spool.segments, self.node)
         self._thread = threading.Thread(target=self._work, name="sender", daemon=True)
 
     @classmethod
@@ -89,8 +97,9 @@ class Sender:
         return sender
 
     def start(self, journal: Journal) -> None:
-        """Begin to ship."""
+        """Begin to stream."""
         self._journal = journal
+        self._outbox = Outbox(self._spool.segments, self.node)
         self._thread.start()
 
     def begin_end(self, *, drained: bool) -> None:
@@ -113,10 +122,13 @@ class Sender:
 
     def remarks(self) -> list[str]:
         """Where the records are now."""
+        lost = f"{self._dropped} records were dropped while node 0 was away: more than --buffer holds"
+        told = [lost] if self._dropped else []
         if self._done:
-            return [f"sent {self._sent_bytes / 1e6:.1f} MB of node {self.node} to node 0, which writes the run file"]
+            sent = f"sent {self._sent_bytes / 1e6:.1f} MB of node {self.node} to node 0, which writes the run file"
+            return [sent, *told]
         why = self._refused or "node 0 can't be reached any more"
-        return [f"{why}: the records of node {self.node} stay on this machine"]
+        return [f"{why}: the records of node {self.node} stay on this machine", *told]
 
     def close(self) -> None:
         """Drop the connection."""
@@ -161,32 +173,86 @@ class Sender:
                 if self._channel is not None:
                     self._channel.close()
                     self._channel = None
+                self._make_room()
                 time.sleep(delay_s)
                 delay_s = min(MAX_DELAY_S, 2 * delay_s)
 
-    def _session(self, channel: Channel) -> None:
-        """Ship and measure until the end or until the connection breaks."""
+    def _make_room(self) -> None:
+        """Node 0 is away: keep what waits for it below the size that it may have."""
         assert self._journal is not None
+        self._outbox.rewind()
+        try:
+            self._outbox.look()
+            dropped = self._outbox.shrink(self._buffer_bytes)
+        except OSError:
+            return
+        if dropped:
+            self._dropped += dropped
+            detail = f"node 0 could not be reached, and {self._buffer_bytes >> 20} MB of records waited for it"
+            self._journal.event(events.BUFFER_FULL, value=dropped, detail=detail)
+
+    def _session(self, channel: Channel) -> None:
+        """Stream and measure until the end or until the connection breaks."""
+        assert self._journal is not None
+        self._outbox.rewind()
         next_ping_s = 0.0
         while True:
             if time.monotonic() >= next_ping_s:
-                offset = clock.measure(channel, REPLY_S)
-                self._journal.clock(offset.offset_ns, offset.error_ns, "ping")
+                self._measure(channel)
                 next_ping_s = time.monotonic() + PING_EVERY_S
             ending = self._ending.is_set()  # asked before the look: what is there then is all there will be
-            for path in self._waiting(with_rings=ending and self._rings_too):
-                self._ship(channel, path)
-            if ending:
+            self._stream(channel)
+            if ending and self._outbox.empty:
+                for path in sorted(self._spool.rings.glob("*.ring")) if self._rings_too else ():
+                    self._ship(channel, path)
                 self._say_bye(channel)
                 return
-            self._ending.wait(LOOK_EVERY_S)
+            self._wait(channel)
 
-    def _waiting(self, *, with_rings: bool) -> Iterator[Path]:
-        for segment in list_segments(self._spool.segments):
-            if segment.sealed:
-                yield segment.path
-        if with_rings:
-            yield from sorted(self._spool.rings.glob("*.ring"))
+    def _measure(self, channel: Channel) -> None:
+        """The clock; node 0 may say meanwhile that it has taken something."""
+        assert self._journal is not None
+        offset = clock.measure(channel, REPLY_S, self._hear)
+        self._journal.clock(offset.offset_ns, offset.error_ns, "ping")
+
+    def _stream(self, channel: Channel) -> None:
+        """Send what is new, and what node 0 has to get as a file; remove what it has."""
+        box = self._outbox
+        box.look()
+        for data in box.pieces():
+            channel.send(kinds.STREAM, data)
+            self._sent_bytes += len(data)
+            self._progress_s = time.monotonic()
+        for path in box.files():
+            self._ship(channel, path)
+        box.clear()
+
+    def _wait(self, channel: Channel) -> None:
+        """Hear what node 0 has taken; until it is time to look again."""
+        until_s = time.monotonic() + (HURRY_S if self._ending.is_set() else LOOK_EVERY_S)
+        while (left_s := until_s - time.monotonic()) > 0:
+            heard = channel.poll(left_s)
+            if heard is not None:
+                self._hear(*heard)
+                if self._ending.is_set() or self._outbox.backlog:
+                    return
+
+    def _hear(self, kind: int, payload: bytes) -> bool:
+        """Take in what node 0 says of its own; whether it was that."""
+        if kind != kinds.TAKEN:
+            return False
+        if len(payload) != _COUNT.size:
+            raise TransportError("node 0 did not say what it has taken")
+        self._outbox.taken(*_COUNT.unpack(payload))
+        self._progress_s = time.monotonic()
+        return True
+
+    def _reply(self, channel: Channel) -> tuple[int, bytes]:
+        """The answer to what was just said."""
+        while True:
+            kind, payload = channel.receive(REPLY_S)
+            if not self._hear(kind, payload):
+                return kind, payload
 
     def _ship(self, channel: Channel, path: Path) -> None:
         try:
@@ -194,7 +260,7 @@ class Sender:
         except OSError as error:
             raise SpoolError(f"can't read {path}: {error.strerror}") from error
         channel.send_json(kinds.OFFER, name=path.name, size=len(data))
-        kind, reply = channel.receive(REPLY_S)
+        kind, reply = self._reply(channel)
         if kind == kinds.WANT:
             offset = as_object(reply).get("offset")
             if not isinstance(offset, int) or not 0 <= offset <= len(data):
@@ -203,7 +269,7 @@ class Sender:
                 channel.send(kinds.CHUNK, data[at : at + _CHUNK_BYTES])
                 self._progress_s = time.monotonic()
             channel.send(kinds.DONE, hashlib.sha256(data).digest())
-            kind, _ = channel.receive(REPLY_S)
+            kind, _ = self._reply(channel)
             self._sent_bytes += len(data) - offset
         if kind != kinds.STORED:
             raise TransportError("node 0 could not store a file")
@@ -212,7 +278,7 @@ class Sender:
 
     def _say_bye(self, channel: Channel) -> None:
         channel.send(kinds.BYE)
-        kind, _ = channel.receive(REPLY_S)
+        kind, _ = self._reply(channel)
         if kind != kinds.FAREWELL:
             raise TransportError("node 0 did not take the good-bye")
         self._done = True

@@ -17,7 +17,7 @@ from starprof.control.actuators.repair import repair
 from starprof.errors import SpoolError, UsageError
 from starprof.launch import environment, prepare
 from starprof.launch.address import split_address
-from starprof.launch.plan import DEFAULT_RATE_HZ, Plan
+from starprof.launch.plan import BUFFER_BYTES, DEFAULT_RATE_HZ, WATCH_AFTER_S, Plan
 from starprof.launch.signals import WATCHED
 from starprof.model import env
 
@@ -41,6 +41,9 @@ class Wish:
     mode: str | None = None
     options: Mapping[str, object] = field(default_factory=dict)
     max_lag: int | None = None
+    live: bool | None = None
+    metrics: str | None = None
+    buffer: str | None = None
 
 
 def record(wish: Wish) -> NoReturn:
@@ -78,6 +81,7 @@ def decide(wish: Wish, environ: Mapping[str, str]) -> Plan:
     run_file = prepare.run_path(wish.output or _default_output(wish), node=node, environ=environ)
     _check_addresses(wish, environ)
     control = _control(wish)
+    buffer_bytes = BUFFER_BYTES if wish.buffer is None else prepare.size_bytes(wish.buffer)
     lock_fd = prepare.claim(run_file, force=wish.force)
     return Plan(
         run_file=str(run_file),
@@ -94,6 +98,11 @@ def decide(wish: Wish, environ: Mapping[str, str]) -> Plan:
         # Blocked from here on, so that no signal can fall between the exec and the supervisor's own set-up.
         signal_mask=tuple(sorted(int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED))),
         pythonpath=environ.get("PYTHONPATH"),
+        watch=wish.live is not False,
+        # Who asks for it wants it now.
+        watch_after_s=0.0 if wish.live or wish.metrics else WATCH_AFTER_S,
+        buffer_bytes=buffer_bytes,
+        metrics=wish.metrics,
     )
 
 
@@ -148,7 +157,9 @@ def _control(wish: Wish) -> str | None:
 def _check_addresses(wish: Wish, environ: Mapping[str, str]) -> None:
     if wish.listen and wish.join:
         raise UsageError("--listen is for node 0 and --join for the others: give one of them")
-    for flag, address in (("--listen", wish.listen), ("--join", wish.join)):
+    if wish.metrics and (wish.join or wish.live is False):
+        raise UsageError("--metrics is served by what watches the job, on the node that holds the run file")
+    for flag, address in (("--listen", wish.listen), ("--join", wish.join), ("--metrics", wish.metrics)):
         if address is not None:
             split_address(address, flag)
     if wish.token_file is not None and not Path(wish.token_file).is_file():

@@ -12,17 +12,18 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from starprof.control.actuators.repair import repair
 from starprof.errors import SpoolError, StarprofError
 from starprof.launch import environment, prepare, runinfo, signals
-from starprof.launch.agent import AgentKeeper
+from starprof.launch.agent import AgentKeeper, WatchKeeper
 from starprof.launch.children import Child, start_job
 from starprof.launch.console import say
 from starprof.launch.finish import Finish
 from starprof.launch.ingest import IngestRunner
 from starprof.launch.journal import Journal
+from starprof.launch.keeper import Keeper
 from starprof.launch.link import Link, NoLink, open_link
 from starprof.launch.plan import Plan
 from starprof.model import events
@@ -51,7 +52,9 @@ class Supervisor:
         helpers = environment.for_helpers(os.environ, pythonpath=plan.pythonpath)
         self._log = spool.root / "helpers.log"
         self._journal = Journal(spool.segments, link.node)
-        self._agent = AgentKeeper(spool.root, link.node, plan.rate_hz, helpers, self._log, self._journal)
+        kept: dict[str, Any] = {"environment": helpers, "log": self._log, "spool": spool.root}
+        self._agent = AgentKeeper(**kept, node=link.node, rate_hz=plan.rate_hz, journal=self._journal)
+        self._watch = WatchKeeper(**kept, arguments=plan.watch_arguments, after_s=plan.watch_after_s)
         self._ingest = IngestRunner(spool, plan.path, plan.max_size_bytes, plan.ingest_every_s, helpers, self._log)
         self._complaints: set[str] = set()
 
@@ -90,8 +93,12 @@ class Supervisor:
         self._link.start(self._journal)
 
     def _patience_s(self) -> float:
-        due_s = self._agent.due_in_s
-        return min(TICK_S, self._plan.ingest_every_s, TICK_S if due_s is None else due_s)
+        planned = [due_s for keeper in self._keepers() if (due_s := keeper.due_in_s) is not None]
+        return min(TICK_S, self._plan.ingest_every_s, *planned)
+
+    def _keepers(self) -> list[Keeper]:
+        watched = self._plan.watch and self._link.holds_run_file
+        return [self._agent, self._watch] if watched else [self._agent]
 
     def _pass_on(self, arrived: signals.Arrived) -> None:
         if not arrived.to_group:
@@ -102,7 +109,8 @@ class Supervisor:
         self._guard(lambda: self._journal.event(events.SIGNAL, value=number, detail=signals.name(number)))
 
     def _tend(self) -> None:
-        self._agent.tend()
+        for keeper in self._keepers():
+            keeper.tend()
         if self._link.holds_run_file:
             self._ingest.tend()
 
@@ -115,6 +123,7 @@ class Supervisor:
     def _finish(self) -> None:
         self._info["ended_unix_ns"] = time.time_ns()
         self._info["exit_code"] = self.job.exit_code
+        self._watch.ask_to_stop()
         Finish(self._plan, self._info, self._agent, self._ingest, self._journal, self._link).run()
 
     def _guard(self, part: Callable[[], object]) -> None:

@@ -35,3 +35,6 @@ STATE = "STARPROF_STATE"
 
 DISABLE = "STARPROF_DISABLE"
 """Set to 1: the hook does nothing at all, also when SPOOL is set."""
+
+READER_TOKEN = "STARPROF_READER_TOKEN"  # noqa: S105 - the name of the variable, not a secret
+"""What a reader of metrics shows on an address that other machines reach; made from the secret, see docs/serve.md."""

@@ -22,4 +22,5 @@ ALLOC_RETRY = "alloc-retry"  # value: retries in the step
 OOM_KILL = "oom-kill"  # value: pid
 CLOCK_JUMP = "clock-jump"  # value: us that the wall clock jumped against the monotonic one
 DISK_FULL = "disk-full"  # value: rows dropped
+BUFFER_FULL = "buffer-full"  # value: rows dropped on a node that could not reach node 0 for long
 FAULT_INJECTED = "fault-injected"  # the demo's own fault, for checking; never read by the analysis

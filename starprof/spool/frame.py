@@ -19,9 +19,10 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from starprof.errors import SpoolError
 from starprof.model.schema import BY_CODE, Table, packed_cells
 
 MAGIC = b"SPF1"
@@ -30,6 +31,8 @@ JSON = 2
 _HEADER = struct.Struct("<4sIIHBBQI")
 _PREFIX_BYTES = 8
 MAX_PAYLOAD_BYTES = 64 * 1024 * 1024
+STREAMED_BYTES = 16 * 1024 * 1024
+"""Longest payload that is sent to another node as a stream: a whole ring at once is shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +90,50 @@ def frames(data: bytes | memoryview) -> Iterator[tuple[Frame, int]]:
         payload = bytes(view[name_at + name_len : end])
         yield Frame(BY_CODE[code], name, seq, rows, encoding, payload), end
         at = end
+
+
+def scan(data: bytes | memoryview, codes: Container[int]) -> tuple[list[Frame], int]:
+    """Frames of the tables `codes` at the start of `data`, and where the last whole frame of any table ends.
+
+    Frames of other tables are stepped over unchecked: whoever follows many nodes looks at few of their rows.
+    """
+    view = memoryview(data)
+    found: list[Frame] = []
+    at = 0
+    while len(view) - at >= _HEADER.size:
+        magic, _, payload_len, code, _, name_len, _, _ = _HEADER.unpack_from(view, at)
+        end = at + _HEADER.size + name_len + payload_len
+        if magic != MAGIC or payload_len > MAX_PAYLOAD_BYTES or end > len(view):
+            break
+        if code in codes:
+            whole = next(frames(view[at:end]), None)
+            if whole is None:
+                break
+            found.append(whole[0])
+        at = end
+    return found, at
+
+
+def whole_frames(data: bytes | bytearray, prefix: bytes) -> tuple[int, int]:
+    """Where the last whole frame at the start of `data` ends, and how many rows there are up to it.
+
+    Raises:
+        SpoolError: something that is no frame, that is too long, or of a stream whose name begins otherwise.
+    """
+    at = rows = 0
+    size = len(data)
+    while size - at >= _HEADER.size:
+        magic, _, payload_len, code, _, name_len, _, count = _HEADER.unpack_from(data, at)
+        name_at = at + _HEADER.size
+        if magic != MAGIC or code not in BY_CODE or payload_len > STREAMED_BYTES:
+            raise SpoolError("this is no frame that can be streamed")
+        end = name_at + name_len + payload_len
+        if size < name_at + len(prefix):
+            break
+        if data[name_at : name_at + len(prefix)] != prefix or name_len < len(prefix):
+            raise SpoolError("a frame of somebody else's stream")
+        if end > size:
+            break
+        rows += count
+        at = end
+    return at, rows

@@ -100,12 +100,17 @@ class SegmentWriter:
         self._path = folder
         self._bytes = 0
         self._opened_s = 0.0
+        self._named = False
         self._number = max(self._adopt_abandoned() + 1, time.monotonic_ns() // 1000)
 
     def write(self, frames: Sequence[Frame]) -> None:
         """Append all frames or none, by one system call; seal the segment when it is large or old enough."""
-        data = b"".join(frame.encode() for frame in frames)
+        self.write_encoded(b"".join(frame.encode() for frame in frames))
+
+    def write_encoded(self, data: bytes) -> None:
+        """The same with frames that somebody else has encoded."""
         if not data:
+            self.seal_if_old()
             return
         fd = self._fd if self._fd is not None else self._open_part()
         try:
@@ -117,8 +122,34 @@ class SegmentWriter:
             os.ftruncate(fd, self._bytes)
             raise self._failure(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
         self._bytes += written
+        self.seal_if_old()
+
+    def seal_if_old(self) -> None:
+        """Seal the segment when it is large or old enough."""
         if self._bytes >= self._seal_bytes or time.monotonic() - self._opened_s >= self._seal_seconds:
             self.seal()
+
+    def sync(self) -> None:
+        """What was written so far is on the disk when this returns, sealed or not."""
+        if self._fd is None:
+            return
+        try:
+            os.fdatasync(self._fd)
+            if not self._named:
+                _sync_folder(self._folder)
+                self._named = True
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def adopt(self, path: Path) -> None:
+        """Take in a whole, synced file as a segment of its own, after all that was written before."""
+        self.seal()
+        try:
+            path.rename(self._folder / f"{self._source}.{self._number:016d}{SEALED}")
+            self._number += 1
+            _sync_folder(self._folder)
+        except OSError as error:
+            raise self._failure(error) from error
 
     def seal(self) -> None:
         """Make what was written durable and hand it to the ingester; nothing to do without frames."""
@@ -157,6 +188,7 @@ class SegmentWriter:
                 raise self._failure(error) from error
             if _lock(fd) and os.fstat(fd).st_nlink:
                 self._fd, self._path, self._bytes, self._opened_s = fd, path, 0, time.monotonic()
+                self._named = False
                 return fd
             os.close(fd)
 

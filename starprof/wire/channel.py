@@ -43,6 +43,26 @@ class Channel:
             self.arrived_ns = time.monotonic_ns()
         return frame
 
+    def poll(self, timeout_s: float) -> tuple[int, bytes] | None:
+        """The next frame if it is here as a whole within `timeout_s` seconds; None if not."""
+        deadline_s = time.monotonic() + timeout_s
+        while (frame := self._frames.next()) is None:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                return None
+            self._socket.settimeout(left_s)
+            try:
+                data = self._socket.recv(_READ_BYTES)
+            except TimeoutError:
+                return None
+            except OSError as error:
+                raise TransportError(f"the connection was lost: {error}") from error
+            if not data:
+                raise _ClosedError("the other side closed the connection")
+            self._frames.feed(data)
+            self.arrived_ns = time.monotonic_ns()
+        return frame
+
     def receive_json(self, timeout_s: float) -> tuple[int, dict[str, Any]]:
         """The next frame, which must hold a JSON object."""
         kind, payload = self.receive(timeout_s)

@@ -17,6 +17,7 @@ import hashlib
 import hmac
 import os
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from starprof.errors import TransportError
@@ -70,14 +71,27 @@ class ServerProof:
         Raises:
             TransportError: it does not know the secret.
         """
-        nonces = self._nonce + bytes(answer[:NONCE_BYTES])
-        if not hmac.compare_digest(answer[NONCE_BYTES:], self._derived(b"client", nonces)):
-            raise TransportError("a client did not know the secret")
-        frames = Frames(self._derived(b"to client", nonces), self._derived(b"to server", nonces))
-        return self._derived(b"server", nonces), frames
+        _, reply, frames = self.admit_any(answer, (self._secret,))
+        return reply, frames
 
-    def _derived(self, label: bytes, nonces: bytes) -> bytes:
-        return _derive(self._secret, self._service, label, nonces)
+    def admit_any(self, answer: bytes | bytearray, secrets: Sequence[bytes]) -> tuple[int, bytes, Frames]:
+        """The same for a server of several secrets; tells first which of them the client knows.
+
+        Raises:
+            TransportError: it knows none of them.
+        """
+        nonces, shown = self._nonce + bytes(answer[:NONCE_BYTES]), bytes(answer[NONCE_BYTES:])
+        known = None
+        for number, secret in enumerate(secrets):  # all of them, so that the time tells nothing
+            if hmac.compare_digest(shown, _derive(secret, self._service, b"client", nonces)):
+                known = number
+        if known is None:
+            raise TransportError("a client did not know the secret")
+
+        def derived(label: bytes) -> bytes:
+            return _derive(secrets[known], self._service, label, nonces)
+
+        return known, derived(b"server"), Frames(derived(b"to client"), derived(b"to server"))
 
 
 class ClientProof:

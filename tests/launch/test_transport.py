@@ -11,10 +11,12 @@ from launch_lab import wait_for
 
 from starprof.errors import TransportError
 from starprof.launch import clock, kinds
+from starprof.launch.inbox import Inbox, Peer
 from starprof.launch.incoming import Incoming
 from starprof.launch.journal import Journal
 from starprof.launch.plan import Plan
-from starprof.launch.receiver import MAX_UNPROVEN, Receiver
+from starprof.launch.post import MAX_UNPROVEN
+from starprof.launch.receiver import Receiver
 from starprof.launch.sender import Sender
 from starprof.model.schema import BY_NAME, row
 from starprof.spool.frame import frames, json_frame
@@ -114,9 +116,9 @@ class TestHandshake:
     def test_strangers_that_dawdle_do_not_keep_nodes_out(self, node0, joined):
         strangers = [socket.create_connection(node0.address) for _ in range(MAX_UNPROVEN + 20)]
         try:
-            wait_for(lambda: len(node0._unproven) >= MAX_UNPROVEN - 1)
+            wait_for(lambda: node0.unproven >= MAX_UNPROVEN - 1)
             assert joined()[0].node == 1
-            assert len(node0._unproven) <= MAX_UNPROVEN
+            assert node0.unproven <= MAX_UNPROVEN
         finally:
             for sock in strangers:
                 sock.close()
@@ -277,6 +279,11 @@ class TestShipping:
         assert "node 4 (far-away) has not delivered everything" in node0.remarks()[0]
 
 
+def incoming_of(spool):
+    """Files of node 1."""
+    return Incoming(Inbox(spool, "r" * 32), Peer(1, "h", "x"))
+
+
 class TestIncoming:
     @pytest.mark.parametrize(
         "name",
@@ -286,17 +293,17 @@ class TestIncoming:
         spool = Spool(tmp_path)
         spool.create()
         with pytest.raises(TransportError):
-            Incoming(spool, 1).offer({"name": name, "size": 1})
+            incoming_of(spool).offer({"name": name, "size": 1})
 
     @pytest.mark.parametrize("size", [-1, 1 << 40, "1", None])
     def test_size_is_bounded(self, tmp_path, size):
         with pytest.raises(TransportError):
-            Incoming(Spool(tmp_path), 1).offer({"name": "x.1.seg", "size": size})
+            incoming_of(Spool(tmp_path)).offer({"name": "x.1.seg", "size": size})
 
     def test_more_than_offered_is_refused(self, tmp_path):
         spool = Spool(tmp_path)
         spool.create()
-        incoming = Incoming(spool, 1)
+        incoming = incoming_of(spool)
         incoming.offer({"name": "x.1.seg", "size": 2})
         with pytest.raises(TransportError):
             incoming.append(b"123")
@@ -304,7 +311,7 @@ class TestIncoming:
     def test_damaged_file_is_dropped(self, tmp_path):
         spool = Spool(tmp_path)
         spool.create()
-        incoming = Incoming(spool, 1)
+        incoming = incoming_of(spool)
         incoming.offer({"name": "x.1.seg", "size": 2})
         incoming.append(b"12")
         assert not incoming.finish(bytes(32))

@@ -110,6 +110,7 @@ def test_secret_is_made_and_shown_when_none_is_given(launch, tmp_path):
     first, address, line = node_0(launch, secret="")
     secret = re.search(r"STARPROF_TOKEN=(\w{32}) ", line)[1]
     (tmp_path / "secret").write_text(secret + "\n")
+    (tmp_path / "secret").chmod(0o600)
     assert launch("--join", address, "--token-file", "secret", "--", "sh", "-c", "exit 4").end()[0] == 4
     first.end()
 

@@ -13,12 +13,14 @@ import os
 import signal
 import socket
 import sys
+from functools import partial
 
 from starprof.control.controlsocket import ControlSocket
-from starprof.control.coordinator.counter import Counter
+from starprof.control.coordinator import desk
 from starprof.control.coordinator.place import leave_rank
 from starprof.control.coordinator.service import Service, say
 from starprof.control.coordinator.settings import Settings
+from starprof.control.counter import Counter
 from starprof.control.journal import ControlJournal
 from starprof.errors import StarprofError, TransportError, UsageError
 
@@ -60,7 +62,7 @@ async def _run(settings: Settings, secret: bytes) -> None:
     # Ctrl-C goes to the whole foreground group; whether the job ends is for the ranks to say.
     loop.add_signal_handler(signal.SIGINT, lambda: None)
     ranks = await loop.create_server(service.accept, sock=listener, backlog=BACKLOG)
-    desk = await loop.create_unix_server(Counter(service).accept, sock=control.sock)
+    counter = await loop.create_unix_server(Counter(partial(desk.answer, service)).accept, sock=control.sock)
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, NICE)
     gc.collect()
@@ -73,7 +75,7 @@ async def _run(settings: Settings, secret: bytes) -> None:
         await service.run()
     finally:
         ranks.close()
-        desk.close()
+        counter.close()
         service.record.end()
         control.close()
         say(f"ends: {service.why_over}")

@@ -1,13 +1,11 @@
-"""The control socket in the coordinator's event loop: lines of JSON, from whoever this user lets in."""
+"""A local socket in an event loop: questions and answers, each a line of JSON, with whoever this user lets in."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from typing import cast
-
-from starprof.control.coordinator import desk
-from starprof.control.coordinator.service import Service
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 MAX_QUESTION_BYTES = 1 << 16
 MAX_WAITING_BYTES = 8 << 20
@@ -18,8 +16,9 @@ IDLE_S = 60.0
 class Counter:
     """Everybody who has connected; the oldest makes room where there are too many."""
 
-    def __init__(self, service: Service) -> None:
-        self.service = service
+    def __init__(self, answer: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
+        """`answer` gets a question, and says what came of it; whatever is wrong with it."""
+        self.answer = answer
         self.visitors: dict[Visitor, None] = {}
 
     def accept(self) -> Visitor:
@@ -78,10 +77,7 @@ class Visitor(asyncio.Protocol):
             question = json.loads(line)
         except (ValueError, RecursionError):
             question = None
-        if isinstance(question, dict):
-            said = desk.answer(self._counter.service, question)
-        else:
-            said = {"ok": False, "schema": desk.SCHEMA, "error": "a question is a JSON object", "usage": True}
+        said = self._counter.answer(question if isinstance(question, dict) else {})
         self._transport.write(json.dumps(said).encode() + b"\n")
         if self._transport.get_write_buffer_size() > MAX_WAITING_BYTES:
             self.leave()
