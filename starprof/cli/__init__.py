@@ -25,6 +25,7 @@ from starprof.cli import (
     placement,
     record,
     report,
+    serve,
     simulate,
     sql,
     summary,
@@ -37,6 +38,7 @@ EXIT_INTERRUPTED = 130
 VERBS = (
     record.register,
     live.register,
+    serve.register,
     summary.register,
     report.register,
     advise.register,

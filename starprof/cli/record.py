@@ -46,6 +46,12 @@ def record(
     token_file: str | None = typer.Option(
         None, "--token-file", metavar="FILE", help="File with the secret that nodes share (or STARPROF_TOKEN)."
     ),
+    job: str | None = typer.Option(
+        None,
+        "--job",
+        metavar="NAME",
+        help="With --join to a server of many jobs: this one's name, the same on all nodes (default: the batch job's).",
+    ),
     control: bool = typer.Option(
         False, "--control", help="Let `starprof ctl` change how the ranks synchronise while the job runs."
     ),
@@ -96,6 +102,7 @@ def record(
             node=node,
             listen=listen,
             join=join,
+            job=job,
             token_file=token_file,
             control=control,
             mode=mode,

@@ -8,6 +8,7 @@ are put behind what was written before.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -18,10 +19,11 @@ from typing import Any
 
 from starprof.errors import SpoolError
 from starprof.spool.layout import Spool
-from starprof.spool.segment import SegmentWriter
+from starprof.spool.segment import SegmentWriter, sync_folder
 
 MAX_NODES = 4096
 SEAL_BYTES = 32 << 20
+SEAL_S = 5.0
 SOURCE = "nodes"
 _REMEMBERED = 64
 
@@ -55,7 +57,7 @@ class _Batch:
 
 
 class Inbox:
-    """Of one run. `place` and `add` are called by the thread of the connections, `commit` by that of the disk."""
+    """Of one run. `place` and `add` are called by the thread of the connections, the rest by others."""
 
     def __init__(self, spool: Spool, run_id: str) -> None:
         self.spool = spool
@@ -64,7 +66,7 @@ class Inbox:
         self._lock = threading.Lock()
         self._peers: dict[int, Peer] = {}
         self._waiting = _Batch()
-        self._failed: _Batch | None = None
+        self._written: dict[Callable[[int], None], int] = {}
         self._disk = threading.Lock()
         self._writer: SegmentWriter | None = None
 
@@ -121,18 +123,43 @@ class Inbox:
 
     @property
     def waiting_bytes(self) -> int:
-        """What is not on the disk yet."""
-        failed = self._failed
-        return self._waiting.size + (failed.size if failed is not None else 0)
+        """What is not written yet."""
+        return self._waiting.size
 
-    def commit(self) -> None:
-        """Bring what has come to the disk, and say so.
+    def write(self) -> None:
+        """Write what has come: from then on whoever follows the spool sees it.
 
         Raises:
-            SpoolError: the disk is full, or the like; nothing is lost, nothing was said.
+            SpoolError: the disk is full, or the like; nothing is lost.
         """
         with self._disk:
-            self._commit()
+            self._write()
+
+    def sync(self) -> None:
+        """Make what is written durable, and say so. Writing goes on meanwhile: a slow disk must not delay the view.
+
+        Raises:
+            SpoolError: that can't be; nothing was said.
+        """
+        with self._disk:
+            told, self._written = self._written, {}
+            descriptor = None if self._writer is None else self._writer.descriptor()
+        try:
+            if descriptor is not None and told:
+                os.fdatasync(descriptor)
+                sync_folder(self.spool.segments)
+        except OSError as error:
+            with self._disk:
+                self._written = told | self._written
+            raise SpoolError(f"can't write in {self.spool.segments}: {error.strerror}") from error
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+        for tell, upto in told.items():
+            tell(upto)
+        with self._disk:
+            if self._writer is not None and self._writer.older(SEAL_BYTES, SEAL_S):
+                self._writer.seal()
 
     def adopt(self, path: Path) -> None:
         """Put a file that has come whole behind what came before it.
@@ -141,7 +168,7 @@ class Inbox:
             SpoolError: that can't be.
         """
         with self._disk:
-            self._commit()
+            self._write()
             self._open().adopt(path)
 
     def close(self) -> None:
@@ -151,32 +178,28 @@ class Inbox:
             SpoolError: that can't be.
         """
         with self._disk:
-            self._commit()
+            self._write()
             if self._writer is not None:
                 self._writer.close()
                 self._writer = None
 
-    def _commit(self) -> None:
+    def _write(self) -> None:
         with self._lock:
             batch, self._waiting = self._waiting, _Batch()
-        if self._failed is not None:  # what could not be written comes first
-            before, self._failed = self._failed, None
-            batch = _Batch(before.data + batch.data, before.size + batch.size, before.told | batch.told)
         if not batch.data:
-            if self._writer is not None:
-                self._writer.seal_if_old()
             return
         try:
-            writer = self._open()
-            writer.write_encoded(b"".join(batch.data))
-            writer.sync()
+            self._open().write_encoded(b"".join(batch.data))
         except SpoolError:
-            self._failed = batch
+            with self._lock:  # what could not be written comes first
+                self._waiting = _Batch(
+                    batch.data + self._waiting.data, batch.size + self._waiting.size, batch.told | self._waiting.told
+                )
             raise
-        for told, upto in batch.told.items():
-            told(upto)
+        self._written |= batch.told
 
     def _open(self) -> SegmentWriter:
         if self._writer is None:
-            self._writer = SegmentWriter(self.spool.segments, SOURCE, seal_bytes=SEAL_BYTES)
+            # Sealed by `sync` alone: it waits for the disk, which writing must not.
+            self._writer = SegmentWriter(self.spool.segments, SOURCE, seal_bytes=1 << 60, seal_seconds=float("inf"))
         return self._writer

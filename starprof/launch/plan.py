@@ -29,6 +29,7 @@ class Plan:
         node: id of this node, None = node 0 hands one out.
         listen: HOST:PORT on which node 0 takes in the other nodes, None = nothing listens.
         join: HOST:PORT of node 0, None = this node records alone or is node 0.
+        job: name of the job, for a server of many; None = the batch job's id.
         token_file: file with the shared secret, None = STARPROF_TOKEN or (node 0) a generated one.
         control: JSON object of what the ranks are told of control, None = they are not under control.
         lock_fd: open descriptor that holds the spool's lock over the exec.
@@ -50,6 +51,7 @@ class Plan:
     node: int | None = 0
     listen: str | None = None
     join: str | None = None
+    job: str | None = None
     token_file: str | None = None
     control: str | None = None
     signal_mask: tuple[int, ...] = ()

@@ -1,6 +1,6 @@
-"""All connections to node 0 in one loop of one thread, and the disk in another: a thousand nodes cost what they send.
+"""All connections to node 0 in one loop of one thread, the disk in others: a thousand nodes cost what they send.
 
-What comes in waits in memory until it is on the disk; where the disk is slower than the network nobody is read from any
+What comes in waits in memory until it is written; where the disk is slower than the network nobody is read from any
 more, so that the nodes keep their records in their own spools.
 """
 
@@ -20,7 +20,10 @@ from starprof.launch.visitor import Host, Visitor
 from starprof.wire.channel import hang_up, tune
 
 MAX_UNPROVEN = 128
-"""Connections that have not proven themselves; the oldest makes room for a new one."""
+"""Connections that have not proven themselves; those beyond it wait in the kernel's queue."""
+
+DAWDLES_S = 0.5
+"""Who takes longer has to make room: a whole cluster may start at one moment, and strangers may keep coming."""
 
 MAX_CONNECTIONS = 8192
 MAX_NEW_PER_S = 2_000
@@ -56,7 +59,7 @@ class Post:
         for sock in (self._alarm, self._bell):
             sock.setblocking(False)
         self._visitors: dict[socket.socket, Visitor] = {}
-        self.unproven: dict[socket.socket, None] = {}
+        self.unproven: dict[socket.socket, float] = {}
         self._rung: deque[Visitor] = deque()
         self._doomed: deque[socket.socket] = deque()
         self._sockets: dict[Visitor, socket.socket] = {}
@@ -65,7 +68,8 @@ class Post:
         self._full = False
         self._threads = [
             threading.Thread(target=self._loop, name="post", daemon=True),
-            threading.Thread(target=self._write, name="disk", daemon=True),
+            threading.Thread(target=self._at_the_disk, args=(Inbox.write,), name="write", daemon=True),
+            threading.Thread(target=self._at_the_disk, args=(Inbox.sync,), name="sync", daemon=True),
         ]
 
     @property
@@ -133,7 +137,7 @@ class Post:
         second = int(time.monotonic())
         if second != self._second:
             self._second, self._new = second, 0
-        while self._new < MAX_NEW_PER_S and len(self._visitors) < MAX_CONNECTIONS:
+        while self._new < MAX_NEW_PER_S and len(self._visitors) < MAX_CONNECTIONS and self._room_for_unproven():
             try:
                 sock, where = self._listener.accept()
             except OSError:
@@ -144,11 +148,19 @@ class Post:
                 tune(sock)
             visitor = Visitor(self._host, str(where[0]), self._wake, lambda sock=sock: self._doom(sock))  # type: ignore[misc]
             self._visitors[sock], self._sockets[visitor] = visitor, sock
-            self.unproven[sock] = None
+            self.unproven[sock] = time.monotonic()
             self._selector.register(sock, selectors.EVENT_READ | selectors.EVENT_WRITE)
-            if len(self.unproven) > MAX_UNPROVEN:
-                self._drop(next(iter(self.unproven)))
         time.sleep(0.001)  # the limit is reached: what waits in the kernel's queue must not keep this loop turning
+
+    def _room_for_unproven(self) -> bool:
+        """Whether one more may prove himself; who has dawdled makes room."""
+        if len(self.unproven) < MAX_UNPROVEN:
+            return True
+        oldest, since_s = next(iter(self.unproven.items()))
+        if time.monotonic() - since_s < DAWDLES_S:
+            return False
+        self._drop(oldest)
+        return True
 
     def _receive(self, sock: socket.socket, visitor: Visitor) -> None:
         try:
@@ -225,15 +237,15 @@ class Post:
 
     # Other threads.
 
-    def _write(self) -> None:
-        """The disk's thread."""
+    def _at_the_disk(self, do: Callable[[Inbox], None]) -> None:
+        """A thread of the disk: again and again for every run; one whose disk is full is left alone for a while."""
         retry_s: dict[Inbox, float] = {}
         while not self._closing.wait(COMMIT_EVERY_S):
             for inbox in self._inboxes():
                 if time.monotonic() < retry_s.get(inbox, 0.0):
                     continue
                 try:
-                    inbox.commit()
+                    do(inbox)
                     retry_s.pop(inbox, None)
                 except SpoolError:
                     retry_s[inbox] = time.monotonic() + RETRY_S

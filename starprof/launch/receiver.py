@@ -86,11 +86,11 @@ class Receiver:
         """The secret of the run."""
         return self._secrets
 
-    def inbox(self, secret: int, wish: dict[str, object]) -> Inbox | str:  # noqa: ARG002 - there is one run
+    def inbox(self, secret: bytes, wish: dict[str, object]) -> Inbox | str:  # noqa: ARG002 - there is one run
         """The one run."""
         return self._inbox
 
-    def ask(self, secret: int, question: dict[str, object], answer: Callable[[bytes], None]) -> None:  # noqa: ARG002
+    def ask(self, secret: bytes, question: dict[str, object], answer: Callable[[bytes], None]) -> None:  # noqa: ARG002
         """Hand a question on to what watches the run."""
         ask_watch(self._spool.root, question, answer)
 

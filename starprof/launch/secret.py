@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import ipaddress
 import os
 import stat
 from pathlib import Path
@@ -32,3 +35,16 @@ def secret_of(token_file: str | os.PathLike[str] | None) -> bytes:
     if len(secret) < MIN_SECRET_BYTES:
         raise TransportError(f"the secret is too short: use at least {MIN_SECRET_BYTES} characters, random ones")
     return secret
+
+
+def reader_token(secret: bytes) -> str:
+    """What allows to read metrics of jobs with this secret, and nothing else: the secret can't be got from it."""
+    return hmac.digest(secret, b"starprof metrics reader", hashlib.sha256).hex()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is of this machine only; names but `localhost` are not trusted to be."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -8,6 +8,7 @@ this node's own spool, up to a size (see `outbox`).
 from __future__ import annotations
 
 import hashlib
+import shlex
 import socket
 import struct
 import threading
@@ -55,6 +56,8 @@ class Sender:
         self.node = plan.node or 0
         self.run_id = plan.run_id
         self._wanted = plan.node
+        self._job = plan.job
+        self._command = shlex.join(plan.command)[:10_000]
         self._address = address
         self._secret = secret
         self._spool = plan.spool
@@ -139,7 +142,14 @@ class Sender:
     def _connect(self) -> Channel:
         channel = connect(self._address, kinds.NODE_0, self._secret, CONNECT_S)
         try:
-            channel.send_json(kinds.JOIN, node=self._wanted, host=socket.gethostname(), recorder=self._recorder)
+            channel.send_json(
+                kinds.JOIN,
+                node=self._wanted,
+                host=socket.gethostname(),
+                recorder=self._recorder,
+                job=self._job,
+                command=self._command,
+            )
             kind, reply = channel.receive_json(REPLY_S)
             if kind == kinds.REFUSED:
                 raise RejectedError(f"node 0 refused this node: {reply.get('reason')}")

@@ -18,6 +18,7 @@ from starprof.errors import SpoolError, UsageError
 from starprof.launch import environment, prepare
 from starprof.launch.address import split_address
 from starprof.launch.plan import BUFFER_BYTES, DEFAULT_RATE_HZ, WATCH_AFTER_S, Plan
+from starprof.launch.secret import is_loopback
 from starprof.launch.signals import WATCHED
 from starprof.model import env
 
@@ -36,6 +37,7 @@ class Wish:
     node: int | None = None
     listen: str | None = None
     join: str | None = None
+    job: str | None = None
     token_file: str | None = None
     control: bool = False
     mode: str | None = None
@@ -93,6 +95,7 @@ def decide(wish: Wish, environ: Mapping[str, str]) -> Plan:
         node=node,
         listen=wish.listen,
         join=wish.join,
+        job=wish.job or environment.job_id(environ),
         token_file=wish.token_file,
         control=control,
         # Blocked from here on, so that no signal can fall between the exec and the supervisor's own set-up.
@@ -162,6 +165,9 @@ def _check_addresses(wish: Wish, environ: Mapping[str, str]) -> None:
     for flag, address in (("--listen", wish.listen), ("--join", wish.join), ("--metrics", wish.metrics)):
         if address is not None:
             split_address(address, flag)
+    elsewhere = wish.metrics is not None and not is_loopback(split_address(wish.metrics, "--metrics")[0])
+    if elsewhere and not wish.token_file and not environ.get(env.TOKEN):
+        raise UsageError(f"--metrics on an address of other machines needs a secret: --token-file or {env.TOKEN}")
     if wish.token_file is not None and not Path(wish.token_file).is_file():
         raise UsageError(f"--token-file {wish.token_file} does not exist")
     if wish.join and not wish.token_file and not environ.get(env.TOKEN):

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from starprof.control.actuators.repair import repair
-from starprof.errors import SpoolError, StarprofError
+from starprof.errors import SpoolError, StarprofError, TransportError
 from starprof.launch import environment, prepare, runinfo, signals
 from starprof.launch.agent import AgentKeeper, WatchKeeper
 from starprof.launch.children import Child, start_job
@@ -27,6 +27,7 @@ from starprof.launch.keeper import Keeper
 from starprof.launch.link import Link, NoLink, open_link
 from starprof.launch.plan import Plan
 from starprof.model import events
+from starprof.model.env import READER_TOKEN
 
 TICK_S = 5.0
 """Upper bound between two looks at the helpers; a child that ends wakes us at once."""
@@ -52,9 +53,10 @@ class Supervisor:
         helpers = environment.for_helpers(os.environ, pythonpath=plan.pythonpath)
         self._log = spool.root / "helpers.log"
         self._journal = Journal(spool.segments, link.node)
-        kept: dict[str, Any] = {"environment": helpers, "log": self._log, "spool": spool.root}
-        self._agent = AgentKeeper(**kept, node=link.node, rate_hz=plan.rate_hz, journal=self._journal)
-        self._watch = WatchKeeper(**kept, arguments=plan.watch_arguments, after_s=plan.watch_after_s)
+        kept: dict[str, Any] = {"log": self._log, "spool": spool.root}
+        self._agent = AgentKeeper(helpers, **kept, node=link.node, rate_hz=plan.rate_hz, journal=self._journal)
+        watched, after_s = {**helpers, **_reader(plan)}, plan.watch_after_s
+        self._watch = WatchKeeper(watched, **kept, arguments=plan.watch_arguments, after_s=after_s)
         self._ingest = IngestRunner(spool, plan.path, plan.max_size_bytes, plan.ingest_every_s, helpers, self._log)
         self._complaints: set[str] = set()
 
@@ -74,7 +76,7 @@ class Supervisor:
 
     def _start_job(self) -> Child:
         plan = self._plan
-        env = environment.for_job(
+        variables = environment.for_job(
             os.environ,
             pythonpath=plan.pythonpath,
             spool=plan.spool.root,
@@ -83,7 +85,7 @@ class Supervisor:
             control=plan.control,
         )
         try:
-            return start_job(plan.command, env, plan.signal_mask)
+            return start_job(plan.command, variables, plan.signal_mask)
         except OSError as error:
             plan.spool.run_json.unlink()
             raise StarprofError(f"can't start {plan.command[0]!r}: {error.strerror}") from error
@@ -143,6 +145,18 @@ class Supervisor:
                 traceback.print_exc(file=log)
         except OSError:
             return
+
+
+def _reader(plan: Plan) -> dict[str, str]:
+    """What readers of metrics on other machines have to show."""
+    if plan.metrics is None:
+        return {}
+    from starprof.launch.secret import reader_token, secret_of
+
+    try:
+        return {READER_TOKEN: reader_token(secret_of(plan.token_file))}
+    except TransportError:
+        return {}  # there is none: on this machine none is needed, and elsewhere nothing is served
 
 
 def main(argv: list[str]) -> NoReturn:

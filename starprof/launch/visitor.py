@@ -50,11 +50,11 @@ class Host(Protocol):
         """The secrets of all jobs."""
         ...
 
-    def inbox(self, secret: int, wish: dict[str, object]) -> Inbox | str:
+    def inbox(self, secret: bytes, wish: dict[str, object]) -> Inbox | str:
         """The run that a node of this secret wants to join, or why it may not."""
         ...
 
-    def ask(self, secret: int, question: dict[str, object], answer: Callable[[bytes], None]) -> None:
+    def ask(self, secret: bytes, question: dict[str, object], answer: Callable[[bytes], None]) -> None:
         """Answer a question of somebody with this secret, from any thread, soon."""
         ...
 
@@ -83,7 +83,7 @@ class Visitor:
         self.deadline_s = time.monotonic() + channel.HANDSHAKE_S
         self.proven = False
         self.peer: Peer | None = None
-        self._secret = -1
+        self._secret = b""
         self._handshake = bytearray()
         self._frames: Frames | None = None
         self._inbox: Inbox | None = None
@@ -146,11 +146,13 @@ class Visitor:
 
     def _prove(self) -> None:
         answer = bytes(self._handshake[:ANSWER_BYTES])
+        secrets = self._host.secrets()
         try:
-            self._secret, reply, self._frames = self._proof.admit_any(answer, self._host.secrets())
+            number, reply, self._frames = self._proof.admit_any(answer, secrets)
         except TransportError:
             self._host.note("stranger", where=self._where)
             raise
+        self._secret = secrets[number]
         self.out += reply
         self.proven = True
 

@@ -8,30 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import hmac
-import ipaddress
 from collections.abc import Callable
 
 from starprof.errors import TransportError, UsageError
+from starprof.launch.secret import is_loopback
 from starprof.serve.openmetrics import CONTENT_TYPE
 
 REQUEST_BYTES = 8 << 10
 REQUEST_S = 5.0
 MAX_CLIENTS = 32
-
-
-def reader_token(secret: bytes) -> str:
-    """What allows to read metrics of jobs with this secret, and nothing else: the secret can't be got from it."""
-    return hmac.digest(secret, b"starprof metrics reader", hashlib.sha256).hex()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is of this machine only; names but `localhost` are not trusted to be."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class MetricsServer:

@@ -6,6 +6,7 @@ Reads the spool and nothing else, so that it may be started, killed and started 
 from __future__ import annotations
 
 import json
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -36,6 +37,7 @@ from starprof.spool.layout import RUN_SUFFIX, SPOOL_SUFFIX, Spool
 TABLES = (STEP, RANK, NODE, CLOCK, EVENT, GAP, AGENT_SAMPLE, SYNC_SWITCH)
 KEPT_LOG = 500
 KEPT_EVENTS = 200
+KEPT_LATENCIES = 1024
 GATHER_S = 5.0
 """How long the ranks of an attempt may take to describe themselves, once steps of it have come."""
 
@@ -73,6 +75,7 @@ class JobWatch:
         switches: the newest changes of the mode, oldest first.
         events: the newest events of the job, oldest first, as (node, rank, kind, detail).
         lost_rows: records that somebody said are missing.
+        latencies_s: from the end of a step to its verdict, of the newest ones.
         causes: what the counters have told of ranks that are late: (cause, evidence) by rank.
         finding_changed: called with each finding that is new or changed.
     """
@@ -92,6 +95,7 @@ class JobWatch:
         self.causes: dict[int, tuple[str, str]] = {}
         self.clocks: dict[int, ClockTrack] = {}
         self.finding_changed: Callable[[LiveFinding], None] = lambda _finding: None
+        self.latencies_s: deque[float] = deque(maxlen=KEPT_LATENCIES)
         self.tail = SpoolTail(spool.segments, {table.code for table in TABLES})
         self._known = KnownFrames(spool.root / "live.known")
         self._described: dict[int, dict[int, RankInfo]] = {}
@@ -274,6 +278,7 @@ class JobWatch:
         while (whole := assembler.take(now_s, self._absent(now_s))) is not None:
             self._recent.add(whole)
             self._observe(whole)
+            self._time(whole)
             judged += len(whole.steps)
         if judged:
             self._judged_s = now_s
@@ -287,6 +292,14 @@ class JobWatch:
             if finding.status in ("ended", "withdrawn"):
                 self.causes.pop(finding.rank, None)
             self.finding_changed(finding)
+
+    def _time(self, whole: Whole) -> None:
+        """How long after their end, by our clock, these steps were judged."""
+        offsets = {node: track.now() for node, track in self.clocks.items()}
+        shift = np.array([o.offset_ns if (o := offsets.get(info.node)) else 0 for info in self.ranks])
+        ends = np.where(whole.end_ns > 0, whole.end_ns + shift[:, None], 0).max(axis=0)
+        now_ns = time.monotonic_ns()
+        self.latencies_s.extend(((now_ns - ends[ends > 0]) / 1e9).tolist())
 
     def _absent(self, now_s: float) -> Bools | None:
         """Ranks of nodes that are cut off."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from starprof.serve.jobwatch import JobWatch
 
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -33,6 +35,7 @@ _FAMILIES = {
         Family("starprof_step_seconds", "gauge", "Median time of a recent step.", "seconds"),
         Family("starprof_step_rate", "gauge", "Steps per second."),
         Family("starprof_judged_age_seconds", "gauge", "Time since the newest step was judged.", "seconds"),
+        Family("starprof_verdict_latency_seconds", "gauge", "From a step's end to its verdict.", "seconds"),
         Family("starprof_mode", "stateset", "Synchronisation mode."),
         Family("starprof_late_ranks", "gauge", "Ranks that are late now, by how sure that is."),
         Family("starprof_rank_slowdown_ratio", "gauge", "Own time of a late rank over its peers'.", "ratio"),
@@ -78,6 +81,10 @@ def _samples(watch: JobWatch, now_s: float) -> Iterator[_Sample]:
     ):
         if value is not None:
             yield name, {}, value
+    if watch.latencies_s:
+        for quantile in (0.5, 0.99):
+            value = float(np.quantile(np.array(watch.latencies_s), quantile))
+            yield "starprof_verdict_latency_seconds", {"quantile": str(quantile)}, value
     yield "starprof_mode", {"starprof_mode": watch.mode}, 1
     blames = watch.blames(now_s)
     for status in ("provisional", "confirmed"):

@@ -33,6 +33,7 @@ def describe(watch: JobWatch, name: str, now_s: float, *, ranks: int = RANKS_AT_
         "step_ms": _rounded(watch.step_ms()),
         "steps_per_s": _rounded(watch.steps_per_s()),
         "judged_age_s": _rounded(watch.judged_age_s(now_s)),
+        "latency_s": _latency(watch),
         "mode": watch.mode,
         "verdict": None if verdict is None else verdict.to_json(),
         "world_size": len(watch.ranks),
@@ -50,6 +51,14 @@ def _run(watch: JobWatch) -> dict[str, Any]:
     """What the recorder has written down of the run."""
     known = _json(watch.spool.run_json) or {}
     return {name: known.get(name) for name in ("run_id", "command", "started_unix_ns", "ended_unix_ns", "exit_code")}
+
+
+def _latency(watch: JobWatch) -> dict[str, float] | None:
+    """From the end of a step to its verdict, over the newest steps."""
+    if not watch.latencies_s:
+        return None
+    middle, late, most = np.quantile(np.array(watch.latencies_s), (0.5, 0.99, 1.0))
+    return {"p50": round(float(middle), 4), "p99": round(float(late), 4), "max": round(float(most), 4)}
 
 
 def _json(path: Path) -> dict[str, Any] | None:

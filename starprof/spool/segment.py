@@ -100,7 +100,6 @@ class SegmentWriter:
         self._path = folder
         self._bytes = 0
         self._opened_s = 0.0
-        self._named = False
         self._number = max(self._adopt_abandoned() + 1, time.monotonic_ns() // 1000)
 
     def write(self, frames: Sequence[Frame]) -> None:
@@ -126,20 +125,18 @@ class SegmentWriter:
 
     def seal_if_old(self) -> None:
         """Seal the segment when it is large or old enough."""
-        if self._bytes >= self._seal_bytes or time.monotonic() - self._opened_s >= self._seal_seconds:
+        if self.older(self._seal_bytes, self._seal_seconds):
             self.seal()
 
-    def sync(self) -> None:
-        """What was written so far is on the disk when this returns, sealed or not."""
+    def older(self, most_bytes: int, seconds: float) -> bool:
+        """Whether the segment that is being written has that size or age."""
         if self._fd is None:
-            return
-        try:
-            os.fdatasync(self._fd)
-            if not self._named:
-                _sync_folder(self._folder)
-                self._named = True
-        except OSError as error:
-            raise self._failure(error) from error
+            return False
+        return self._bytes >= most_bytes or time.monotonic() - self._opened_s >= seconds
+
+    def descriptor(self) -> int | None:
+        """Of what was written and is not sealed yet, for the caller to sync and close; None: all is sealed."""
+        return None if self._fd is None else os.dup(self._fd)
 
     def adopt(self, path: Path) -> None:
         """Take in a whole, synced file as a segment of its own, after all that was written before."""
@@ -147,7 +144,7 @@ class SegmentWriter:
         try:
             path.rename(self._folder / f"{self._source}.{self._number:016d}{SEALED}")
             self._number += 1
-            _sync_folder(self._folder)
+            sync_folder(self._folder)
         except OSError as error:
             raise self._failure(error) from error
 
@@ -160,7 +157,7 @@ class SegmentWriter:
             self._path.rename(self._path.with_suffix(SEALED))
             os.close(self._fd)
             self._fd = None
-            _sync_folder(self._folder)
+            sync_folder(self._folder)
         except OSError as error:
             raise self._failure(error) from error
 
@@ -188,7 +185,6 @@ class SegmentWriter:
                 raise self._failure(error) from error
             if _lock(fd) and os.fstat(fd).st_nlink:
                 self._fd, self._path, self._bytes, self._opened_s = fd, path, 0, time.monotonic()
-                self._named = False
                 return fd
             os.close(fd)
 
@@ -225,7 +221,7 @@ def _seal_abandoned(path: Path) -> None:
         os.ftruncate(fd, ends[-1])
         os.fsync(fd)
         path.rename(path.with_suffix(SEALED))
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     finally:
         os.close(fd)
 
@@ -238,7 +234,8 @@ def _lock(fd: int) -> bool:
     return True
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

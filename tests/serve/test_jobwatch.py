@@ -224,7 +224,7 @@ def test_description_is_json(spool, watch):
     watch.poll(1.0)
     (spool.root / "advisor.json").write_text('{"schema": 1, "phase": "watching", "notes": []}')
     told = json.loads(json.dumps(describe(watch, "run", 1.5, ranks=2), allow_nan=False))
-    assert [rank["rank"] for rank in told["ranks"]][0] == 2
+    assert told["ranks"][0]["rank"] == 2
     assert len(told["ranks"]) == 2
     assert (told["world_size"], told["step"], told["mode"]) == (WORLD, 399, "native")
     assert told["advisor"]["phase"] == "watching"
