@@ -9,7 +9,6 @@ from starprof.launch.address import split_address
 from starprof.launch.console import say
 from starprof.launch.journal import Journal
 from starprof.launch.plan import Plan
-from starprof.launch.secret import secret_of
 from starprof.model import env
 
 
@@ -90,6 +89,7 @@ def open_link(plan: Plan) -> Link:
     """
     # Only now: hashing costs memory that a recording of one node never needs.
     from starprof.launch.receiver import Receiver
+    from starprof.launch.secret import secret_of
     from starprof.launch.sender import Sender
 
     if plan.join is not None:

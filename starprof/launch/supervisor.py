@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from starprof.control.actuators.repair import repair
 from starprof.errors import SpoolError, StarprofError, TransportError
 from starprof.launch import environment, prepare, runinfo, signals
 from starprof.launch.agent import AgentKeeper, WatchKeeper
@@ -118,6 +117,8 @@ class Supervisor:
 
     def _put_back(self) -> None:
         """What actuators have changed for this job."""
+        from starprof.control.actuators.repair import repair  # what it imports is not kept in memory beside the job
+
         for undone in repair(ended=self._plan.spool.root):
             if undone.left:
                 say(undone.left)

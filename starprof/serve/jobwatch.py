@@ -201,7 +201,7 @@ class JobWatch:
             return  # damaged within a good checksum: the ingester says so
         numbers = [column.name for column in table.columns if column.type is Type.INT]
         for cells in rows:
-            if all(cells[name] is None or type(cells[name]) is int for name in numbers):
+            if all(cells[name] is None or _fits(cells[name]) for name in numbers):
                 _TAKE[table.name](self, cells)
 
     def _take_rank(self, cells: Mapping[str, Any]) -> None:
@@ -210,12 +210,14 @@ class JobWatch:
             self._described.setdefault(attempt, {})[rank] = _rank_info(cells)
 
     def _take_node(self, cells: Mapping[str, Any]) -> None:
+        if cells["node"] is None:
+            return
         node = self.nodes.setdefault(cells["node"], NodeState(cells["node"]))
         node.host, node.boot_id = str(cells["host"] or ""), str(cells["boot_id"] or "")
 
     def _take_clock(self, cells: Mapping[str, Any]) -> None:
         measured = cells["mono_ns"], cells["offset_ns"], cells["error_ns"]
-        if None not in measured:
+        if cells["node"] is not None and None not in measured:
             self.clocks.setdefault(cells["node"], ClockTrack()).add(*measured)
 
     def _take_event(self, cells: Mapping[str, Any]) -> None:
@@ -315,6 +317,11 @@ _TAKE: Mapping[str, Callable[[JobWatch, Mapping[str, Any]], None]] = {
     GAP.name: JobWatch._take_gap,
     SYNC_SWITCH.name: JobWatch._take_switch,
 }
+
+
+def _fits(value: object) -> bool:
+    """Whether it is an integer of 64 bits."""
+    return type(value) is int and -(1 << 63) <= value < 1 << 63
 
 
 def _rank_info(cells: Mapping[str, Any]) -> RankInfo:
