@@ -1,9 +1,9 @@
 """How starprof bears whatever comes over a wire: a million random and damaged messages of strangers and of nodes.
 
 They go to everything that reads from a connection: the handshake, node 0's conversation with nodes, files and streams
-that nodes bring, questions to the server, requests for metrics, the coordinator's messages, and the watch that follows what
-nodes have brought. Right is that a message is taken or refused by an error of starprof's own. Work is shared by one process
-a CPU. Figures go to stdout as JSON; the exit code says whether anything went wrong.
+that nodes bring, questions to the server, requests for metrics, the coordinator's messages, and the watch that follows
+what nodes have brought. Right is that a message is taken or refused by an error of starprof's own. Work is shared by
+one process a CPU. Figures go to stdout as JSON; the exit code says whether anything went wrong.
 
     python benchmarks/fuzz_wire.py [--messages 1000000] [--seed 1] [--jobs N]
 """
