@@ -136,7 +136,7 @@ class Rank:
             case Send(message=message):
                 self.link.send(message)
             case Reduce(close=close):
-                self.do(self.member.reduced, close.round, close.attempt)
+                self.do(self.member.reduced, close)
             case Deliver(to=to, close=close):
                 self.job.post(to, lambda other: other.do(other.member.received, close))
             case Fetch(holder=holder, round=number):

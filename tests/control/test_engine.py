@@ -256,7 +256,7 @@ def test_flat_tensors_are_reused(ranks, monkeypatch, mode, options):
         if index == 5:
             rank.office.switch(mode, **options)
         if len(rank.office.closes) >= (50, 250, 1 << 62)[len(seen)]:
-            seen.append((len(made_flats), buffers(exchanges[0].pool._layout)))
+            seen.append((len(made_flats), buffers(exchanges[0].pool.layout)))
 
     train(made, 1, 270, after=after)
     same(made)

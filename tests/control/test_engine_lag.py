@@ -44,7 +44,7 @@ def ranks():
 def most_flats(ranks, stop):
     """The most flat tensors of each rank that were alive at a time."""
     most = [0] * len(ranks)
-    layouts = {id(rank.engine._exchange.pool._layout): place for place, rank in enumerate(ranks)}
+    layouts = {id(rank.engine._exchange.pool.layout): place for place, rank in enumerate(ranks)}
     while not stop.wait(0.1):
         alive = [0] * len(ranks)
         for thing in gc.get_objects():

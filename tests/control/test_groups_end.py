@@ -50,3 +50,29 @@ def test_a_member_that_does_not_come_is_not_waited_for_at_the_end():
     while groups._queued and time.monotonic() < deadline_s:
         time.sleep(0.01)
     assert not groups._queued, "its thread still makes the group"
+
+
+def test_a_group_that_was_made_before_is_used():
+    store, sums = dist.HashStore(), {}
+    all_groups = [Groups(store, rank) for rank in range(2)]
+    ended = threading.Barrier(3)
+
+    def done(rank, tensor):
+        return lambda complete: (sums.update({rank: (complete, tensor.tolist())}), ended.wait(30))
+
+    for groups in all_groups:
+        groups.prepare([(0, 1)])
+    deadline_s = time.monotonic() + 30
+    while any(groups._queued for groups in all_groups):
+        assert time.monotonic() < deadline_s, "the group is not made"
+        time.sleep(0.01)
+    before = [groups._made[0, 1] for groups in all_groups]
+    for rank, groups in enumerate(all_groups):
+        tensor = torch.full((2,), rank + 1.0)
+        groups.reduce((0, 1), "first", 0, tensor, done(rank, tensor))
+    ended.wait(30)
+    assert sums == {rank: (True, [3.0, 3.0]) for rank in range(2)}
+    assert [groups._made[0, 1] for groups in all_groups] == before
+    for groups in all_groups:
+        groups.settle()
+        groups.close()

@@ -119,7 +119,7 @@ def test_what_was_closed_while_a_rank_was_away_it_fetches_and_nobody_sends_it_un
     assert Reduce(close) in leader.told(close)
     assert Fetch(0, 2, 0) in away.told(close)
     assert leader.asked(2, 2) == [], "it is not there yet"
-    delivered = [a for a in leader.reduced(2, 0) if isinstance(a, Deliver)]
+    delivered = [a for a in leader.reduced(close) if isinstance(a, Deliver)]
     assert sorted(action.to for action in delivered) == [1, 2]
 
 

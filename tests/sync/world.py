@@ -150,10 +150,10 @@ class World(Choices, Loops, Checks):
             self._computed(what)
         elif kind == "reduced":
             self.groups[what].ended.add(event[2])
-            self._do(event[2], self._member(event[2]).reduced(*what))
+            self._do(event[2], self._member(event[2]).reduced(self.groups[what].close))
         elif kind == "failed":
             self.groups[what].ended.add(event[2])
-            self._do(event[2], self._member(event[2]).reduction_failed(*what))
+            self._do(event[2], self._member(event[2]).reduction_failed(*what[:2]))
         elif kind == "mail":
             to, close = self.mail.pop(what)
             self._do(to, self._member(to).received(close))
@@ -234,7 +234,8 @@ class World(Choices, Loops, Checks):
                     if r not in self.cut:
                         self.to_coordinator[r].append(message)
                 case Reduce(close):
-                    key = (close.round, close.attempt)
+                    # With another rank's state it may reduce another round of that number.
+                    key = (close.round, close.attempt, tuple((g.worker, g.number) for g in close.gradients))
                     self.groups.setdefault(key, Group(close)).entered.add(r)
                 case Deliver(to, close):
                     self.mail.append((to, close))

@@ -28,7 +28,7 @@ class Choices:
                 continue
             everybody = group.entered >= set(group.close.members)
             broken = any(
-                m not in self.alive or (m not in group.entered and self._refuses(m, *key)) or m in group.ended
+                m not in self.alive or (m not in group.entered and self._refuses(m, *key[:2])) or m in group.ended
                 for m in group.close.members
             )
             for r in sorted(group.entered - group.ended):

@@ -11,16 +11,19 @@ from typing import Any
 
 from starprof.control.codec import encode
 from starprof.control.engine.flat import Flat, Layout, Pool
-from starprof.control.engine.groups import Groups
+from starprof.control.engine.groups import Groups, Members
 from starprof.control.engine.noise import NoiseLooks
 from starprof.control.engine.peers import Peers
 from starprof.control.engine.results import Results
-from starprof.control.engine.star import Star, fits
+from starprof.control.engine.star import Star, fits, fits_bytes
 from starprof.sync.protocol.actions import Action, Send
 from starprof.sync.protocol.lag import LagLimit
 from starprof.sync.protocol.member import Member
 from starprof.sync.protocol.messages import Arrive, Close
 from starprof.sync.transfers import Sent
+
+MOST_PREPARED = 8
+"""Ranks of jobs that connect before they reduce: a group of gloo's has threads, and sockets to each other member."""
 
 
 class Exchange:
@@ -74,6 +77,7 @@ class Exchange:
         self._expected: dict[int, Close] = {}
         self._reducing: dict[int, Close] = {}
         self._floor = 0
+        self._prepared = False
 
     def reach_out(self) -> None:
         """All ranks are there, and rounds may follow: connect to those that add up and hand round, the first of a set.
@@ -84,6 +88,17 @@ class Exchange:
         for rank in self._member.world if self._rank in first else first:
             if rank != self._rank:
                 self.peers.reach(rank)
+        if not self._prepared:
+            self._prepared = True
+            self._groups.prepare(self._likely_sets())
+
+    def _likely_sets(self) -> list[Members]:
+        """Of those that reduce through gloo, which would connect in the middle of a step: all, and all but one rank."""
+        world = self._member.world
+        if not 1 < len(world) <= MOST_PREPARED or fits_bytes(world, self.pool.layout.bytes):
+            return []
+        but_one = [tuple(rank for rank in world if rank != other) for other in world]
+        return [members for members in (world, *but_one) if self._rank in members and len(members) > 1]
 
     def give(self, flat: Flat) -> None:
         """A flat tensor is not needed any more."""
@@ -220,7 +235,7 @@ class Exchange:
             if self._reducing.get(close.round) is close:
                 del self._reducing[close.round]
             if complete:
-                self._keep(close, flat, partial(self._member.reduced, close.round, close.attempt))
+                self._keep(close, flat, partial(self._member.reduced, close))
             else:
                 self.give(flat)
                 self._do(self._member.reduction_failed(close.round, close.attempt))

@@ -48,6 +48,11 @@ class Layout:
         self._settings = slice(self._flags.stop, self._flags.stop + settings_bytes)
         self.size = self._settings.stop
 
+    @property
+    def bytes(self) -> int:
+        """Of a flat tensor."""
+        return int(self.size * self.dtype.itemsize)
+
 
 class Flat:
     """One flat tensor in the host's memory. Reused, never made during a step.
@@ -137,11 +142,15 @@ def dot(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 class Pool:
-    """Flat tensors that are not in use; they are given back, and taken, from any thread."""
+    """Flat tensors that are not in use; they are given back, and taken, from any thread.
+
+    Attributes:
+        layout: of each.
+    """
 
     def __init__(self, layout: Layout) -> None:
         """Begin with none."""
-        self._layout = layout
+        self.layout = layout
         self._free: list[Flat] = []
 
     def take(self) -> Flat:
@@ -149,7 +158,7 @@ class Pool:
         try:
             flat = self._free.pop()
         except IndexError:
-            return Flat(self._layout)
+            return Flat(self.layout)
         flat.settle()
         return flat
 

@@ -1,4 +1,4 @@
-"""Reductions among any set of ranks: raw gloo groups, made at a set's first reduction and kept.
+"""Reductions among any set of ranks: raw gloo groups, made at a set's first reduction, or before, and kept.
 
 `torch.distributed.new_group` needs all ranks, or hangs for overlapping sets; a raw group over a prefix of the job's
 store needs its members only. Members make and use their groups in the order of rounds, so they never wait for each
@@ -19,7 +19,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -44,6 +44,7 @@ MEET_EVERY_S = 0.01
 
 Members = tuple[int, ...]
 Done = Callable[[bool], None]
+_Job = tuple[Members, str, int, torch.Tensor | None, Done]
 
 
 class Groups:
@@ -65,7 +66,7 @@ class Groups:
         self._read = reader()
         self._broken: set[Members] = set()
         self._lock = threading.Lock()
-        self._jobs: queue.SimpleQueue[tuple[Members, str, int, torch.Tensor, Done] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._queued = 0
         self._busy = 0
         self._apart: list[Groups] = []
@@ -88,11 +89,21 @@ class Groups:
                 self._queued += 1
         if group is not None:
             self._issue(group, members, tensor, done)
-            return
+        else:
+            self._put((members, name, attempt, tensor, done))
+
+    def prepare(self, sets: Iterable[Members]) -> None:
+        """Make groups that will be needed: all their members call this with the same sets, and before they reduce."""
+        for members in sets:
+            with self._lock:
+                self._queued += 1
+            self._put((members, "", 0, None, lambda _complete: None))
+
+    def _put(self, job: _Job) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._make_all, name="starprof-groups", daemon=True)
             self._thread.start()
-        self._jobs.put((members, name, attempt, tensor, done))
+        self._jobs.put(job)
 
     def abandon(self, members: Members) -> None:
         """A member is lost: whatever runs among them fails now."""
@@ -144,7 +155,7 @@ class Groups:
             group = self._group(members, name, attempt)
             if group is None:
                 done(False)
-            else:
+            elif tensor is not None:
                 self._issue(group, members, tensor, done)
             del group, done, tensor  # while this thread waits, none of them must live by it
             with self._lock:

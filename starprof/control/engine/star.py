@@ -37,7 +37,12 @@ class Sender(Protocol):
 
 def fits(members: Members, tensor: torch.Tensor) -> bool:
     """Whether a sum is small enough: the same on all of its members."""
-    return (len(members) - 1) * _bytes(tensor) <= STAR_BYTES
+    return fits_bytes(members, _bytes(tensor))
+
+
+def fits_bytes(members: Members, size: int) -> bool:
+    """The same of a tensor of so many bytes."""
+    return (len(members) - 1) * size <= STAR_BYTES
 
 
 @dataclass(slots=True, eq=False)

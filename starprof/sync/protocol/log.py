@@ -95,7 +95,7 @@ class Log:
         """The coordinator has closed a round, or has it tried again; whether its result is still missing here."""
         self.entries[close.round] = entry = Entry(close)
         early = self.early.pop(close.round, None)
-        if early is not None and _made_of(early) == _made_of(close) and not self.refuses(close):
+        if early is not None and made_of(early) == made_of(close) and not self.refuses(close):
             entry.held = True
         elif early is not None and early.attempt > close.attempt:
             self.early[close.round] = early
@@ -112,12 +112,13 @@ class Log:
         if known is None or known.close.attempt < close.attempt:
             self.early[number] = close
             return False
-        if _made_of(known.close) != _made_of(close):
+        if made_of(known.close) != made_of(close):
             return False
         known.held = True
         self.advance()
         return True
 
 
-def _made_of(close: Close) -> tuple[object, ...]:
+def made_of(close: Close) -> tuple[object, ...]:
+    """What tells one try at a round from another one, also under the same number."""
     return close.attempt, close.gradients, close.weights

@@ -183,9 +183,9 @@ class Member(Stepping):
 
     # What the data plane tells.
 
-    def reduced(self, number: int, attempt: int) -> list[Action]:
-        """A reduction has come to its end here."""
-        if not self.void and self._results.reduced(number, attempt):
+    def reduced(self, close: Close) -> list[Action]:
+        """A reduction has come to its end here, of what this word on its round says."""
+        if not self.void and self._results.reduced(close):
             self._move_on()
         return self._flushed()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from starprof.sync.protocol.actions import Action, Deliver, Fetch, Reduce, Send
-from starprof.sync.protocol.log import Entry, Log
+from starprof.sync.protocol.log import Entry, Log, made_of
 from starprof.sync.protocol.messages import Answer, Close, Failed, Query, Take
 from starprof.sync.protocol.own import OwnGradients
 
@@ -43,10 +43,14 @@ class Results:
 
     # What the data plane tells.
 
-    def reduced(self, number: int, attempt: int) -> bool:
-        """A reduction has come to its end here; whether its result was missing."""
-        entry = self.log.entries.get(number)
-        if entry is None or entry.close.attempt != attempt or not self.log.take(entry.close):
+    def reduced(self, close: Close) -> bool:
+        """A reduction has come to its end here; whether its result was missing.
+
+        It may be one that was begun before this rank got another one's state, of a round that counts no more and whose
+        number another one has now.
+        """
+        entry = self.log.entries.get(close.round)
+        if entry is None or made_of(entry.close) != made_of(close) or not self.log.take(entry.close):
             return False
         if entry.close.leader == self._own.rank:
             # Who was taken for lost then asks for it when it counts again.
