@@ -1,19 +1,26 @@
-"""How fast the parameter server's transport is.
+"""How fast the parameter server is, what it costs those beside it, and what the plans promise and keep.
 
     python benchmarks/ps push-pull [--mb 0.5 40 400] [--rounds 5] [--seconds 1]
     python benchmarks/ps scaling [--workers 8] [--seconds 4]
+    python benchmarks/ps modes | grant | relocation [--rounds 4] [--seconds 3]
 
 `push-pull`: one worker pushes a gradient of so many megabytes, one server applies it (`-sgd`) or does nothing, and the
 worker pulls as much. Against a bare TCP connection that does the same, and against `torch.distributed.rpc`, with
 the transports that it chooses within a host (shared memory) and with TCP. All take turns, each in processes of its own.
 
 `scaling`: 1 to 8 workers with one shard and with two, in network namespaces (root), beside published figures.
+
+`modes`: a job with one slow worker goes from SSGD to ASGD while another job computes on the server's node; then the
+resource plan for that, carried out. `grant`: the same where the node has room. `relocation`: a server whose interface is
+full, one shard and then both moved while training goes on. Hosts are network namespaces (root), the server's node is one
+core; what the plan asks of the neighbour is a wait in each of its iterations, and of the server that it takes the rest.
 """
 
 from __future__ import annotations
 
 import argparse
 
+import neighbours
 import push_pull
 import scaling
 
@@ -31,6 +38,11 @@ def main() -> None:
     one.add_argument("--workers", type=int, default=8, choices=range(1, 9))
     one.add_argument("--seconds", type=float, default=4.0)
     one.set_defaults(run=lambda told: scaling.scale(told.workers, told.seconds))
+    for name, run in (("modes", neighbours.modes), ("grant", neighbours.grant), ("relocation", neighbours.relocation)):
+        one = verbs.add_parser(name)
+        one.add_argument("--rounds", type=int, default=4)
+        one.add_argument("--seconds", type=float, default=3.0)
+        one.set_defaults(run=lambda told, run=run: run(told.rounds, told.seconds))
     told = parser.parse_args()
     told.run(told)
 
