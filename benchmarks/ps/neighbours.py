@@ -81,10 +81,11 @@ def modes(rounds: int, seconds: float) -> None:
         for name, one in kept.items():
             print(_row(name, one, alone))
         ssgd, planned = kept.values()
-        slower = planned.neighbour_s / ssgd.neighbour_s - 1.0
+        slower = 100.0 * (planned.neighbour_s / ssgd.neighbour_s - 1.0)
+        without = 100.0 * (asgd.neighbour_s / found["SSGD"].neighbour_s - 1.0)
         print(
             f"promised to the neighbour: at most {100.0 * plan.cost_share:.1f} % slower than beside SSGD; "
-            f"measured {100.0 * slower:.1f} %; without the plan {100.0 * (asgd.neighbour_s / found['SSGD'].neighbour_s - 1.0):.1f} %"
+            f"measured {slower:.1f} %; without the plan {without:.1f} %"
         )
 
 
