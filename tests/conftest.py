@@ -1,5 +1,6 @@
 """What every test needs."""
 
+import os
 import signal
 from pathlib import Path
 
@@ -28,6 +29,9 @@ REAL = ALONE | {"advisor", "control", "hook", "ps", "serve", "store", "test_kine
 Both tries are told in the summary, so nothing that fails now and then goes unseen. All others are judged at once.
 """
 
+PUBLIC_DATA = Path(os.environ.get("STARPROF_PUBLIC_DATA") or Path(__file__).parents[2] / "shared" / "data")
+"""Public traces and measurements with known answers: where the variable says, else beside the project."""
+
 # How long an example takes depends on what else the machine does.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
@@ -51,3 +55,15 @@ def pytest_terminal_summary(terminalreporter):
     for report in terminalreporter.getreports("rerun"):
         terminalreporter.section(f"first try of {report.nodeid}", "-")
         terminalreporter.write_line(report.longreprtext)
+
+
+@pytest.fixture
+def public_data():
+    """Path of one public set by its name; skips the test where the set is not there."""
+
+    def path(name):
+        if not (PUBLIC_DATA / name).exists():
+            pytest.skip(f"public data set {name} is not at {PUBLIC_DATA}")
+        return PUBLIC_DATA / name
+
+    return path

@@ -56,7 +56,6 @@ def simulate(
     as_json: bool = typer.Option(False, "--json", help="Print the results as JSON."),
 ) -> None:
     """Play a job in several synchronisation modes side by side."""
-    from starprof.simulation import NoiseScale, Until
     from starprof.simulation import simulate as play
     from starprof.simulation.scenarios import KINDS, Traits
 
@@ -74,23 +73,11 @@ def simulate(
     )
     job = _synthetic(kind, workers, exchange, traits, seed) if source is None else _recorded(source, exchange, traits)
     modes = [_mode(text) for text in mode] or _default_modes(len(job.workers))
-    if train is None:
-        training: Training = NoiseScale(phi, staleness_cost)
-        until, goal = Until(progress=10 * iterations, learned=iterations), iterations
-    else:
-        training = _real(train, rate, momentum)
-        until, goal = Until(progress=iterations), target
+    training, until, goal = _training(train, rate, momentum, phi, staleness_cost, iterations, target)
+    until = _bounded(until, job)
     rows = [
         _row(
-            play(
-                wanted,
-                job.workers,
-                training,
-                until=_bounded(until, job),
-                exchange=job.exchange,
-                cluster=job.cluster,
-                seed=seed,
-            ),
+            play(wanted, job.workers, training, until=until, exchange=job.exchange, cluster=job.cluster, seed=seed),
             goal,
         )
         for wanted in modes
@@ -100,6 +87,23 @@ def simulate(
         print(json.dumps({"schema": SCHEMA, **settings, "target": goal, "modes": rows}, indent=2))
     else:
         _print_table(rows, "s to learn" if train is None else f"s to {target:.0%}")
+
+
+def _training(
+    train: str | None,
+    rate: float,
+    momentum: float,
+    phi: float,
+    staleness_cost: float,
+    iterations: float,
+    target: float,
+) -> tuple[Training, Until, float]:
+    """What is trained, until when, and what is to be reached."""
+    from starprof.simulation import NoiseScale, Until
+
+    if train is None:
+        return NoiseScale(phi, staleness_cost), Until(progress=10 * iterations, learned=iterations), iterations
+    return _real(train, rate, momentum), Until(progress=iterations), target
 
 
 def _bounded(until: Until, job: Scenario) -> Until:
