@@ -3,6 +3,7 @@
     StarprofError            one line for the user, exit code 1
     ├── UsageError           the call itself is wrong, exit code 2
     ├── RunFileError         a run file can't be opened, is locked, or is not ours
+    ├── StoreError           a database with runs can't be reached, refuses, or is written by somebody else
     ├── SpoolError           a spool can't be written or read (full disk, no permission)
     ├── NoDataError          the run holds nothing that could answer the question
     ├── InputError           a file to import is empty, damaged, or of no known format
@@ -26,6 +27,10 @@ class UsageError(StarprofError):
 
 class RunFileError(StarprofError):
     """A run file can't be opened, is in use by another recorder, or was not written by starprof."""
+
+
+class StoreError(StarprofError):
+    """A database that holds runs can't be reached, refuses what is asked, or has another writer for the run."""
 
 
 class SpoolError(StarprofError):

@@ -28,6 +28,7 @@ from starprof.cli import (
     serve,
     simulate,
     sql,
+    store,
     summary,
     train_predictor,
 )
@@ -47,6 +48,7 @@ VERBS = (
     simulate.register,
     sql.register,
     merge.register,
+    store.register,
     ctl.register,
     act.register,
     train_predictor.register,

@@ -26,7 +26,9 @@ def register(app: typer.Typer) -> None:
 
 
 def analyze(
-    paths: list[str] = typer.Argument(metavar="PATH...", help="Files, folders, globs or archives, of one job or many."),
+    paths: list[str] = typer.Argument(
+        metavar="PATH...", help="Files, folders, globs or archives, of one job or many; or runs in a database."
+    ),
     source_format: str | None = typer.Option(None, "--format", help="Format, when the content does not tell."),
     output: Path | None = typer.Option(
         None, "-o", "--output", metavar="RUN", help="Keep the run as RUN.starprof; several jobs as RUN-JOB.starprof."

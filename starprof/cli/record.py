@@ -33,6 +33,12 @@ def record(
     max_size: str | None = typer.Option(
         None, "--max-size", metavar="SIZE", help="Keep the run file below SIZE (500M, 2G): old counters are rolled up."
     ),
+    store: str | None = typer.Option(
+        None,
+        "--store",
+        metavar="URL",
+        help="Instead of a run file: clickhouse://[USER@]HOST[:PORT][/DATABASE] (password: docs/clickhouse.md).",
+    ),
     force: bool = typer.Option(False, "--force", help="Overwrite an existing run file."),
     node: int | None = typer.Option(
         None, "--node-rank", metavar="N", min=0, help="Id of this node when several record (0 holds the run file)."
@@ -98,6 +104,7 @@ def record(
             output=output,
             rate_hz=rate_hz,
             max_size=max_size,
+            store=store,
             force=force,
             node=node,
             listen=listen,

@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    run: Path = typer.Argument(help="Run file (NAME.starprof)."),
+    run: Path = typer.Argument(help="Run file (NAME.starprof), or clickhouse://HOST/DATABASE/RUN."),
     output: Path = typer.Option(..., "-o", "--output", help="HTML file to write."),
     force: bool = typer.Option(False, "--force", help="Overwrite the file if it exists."),
     gpu_hour_price: float | None = GPU_HOUR_PRICE,

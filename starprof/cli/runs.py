@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from starprof.model.verdict import Verdict
 
 
-def run_and_verdict(path: Path) -> tuple[RunData, Verdict]:
+def run_and_verdict(path: Path | str) -> tuple[RunData, Verdict]:
     """A run file's run, as it is shown, and its verdict.
 
     Raises:
@@ -24,7 +24,7 @@ def run_and_verdict(path: Path) -> tuple[RunData, Verdict]:
         return diagnosed(steps)
 
 
-def run_as_shown(path: Path) -> RunData:
+def run_as_shown(path: Path | str) -> RunData:
     """The same without the verdict.
 
     Raises:

@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 
 def summary(
-    run: Path = typer.Argument(help="Run file (NAME.starprof)."),
+    run: Path = typer.Argument(help="Run file (NAME.starprof), or clickhouse://HOST/DATABASE/RUN."),
     as_json: bool = typer.Option(False, "--json", help="Print exactly the verdict object as JSON."),
     gpu_hour_price: float | None = GPU_HOUR_PRICE,
     baseline: list[str] = BASELINE,

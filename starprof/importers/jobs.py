@@ -15,8 +15,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
+from typing import cast
 
 from starprof.errors import InputError
+from starprof.importers import database
 from starprof.importers.base import Importer
 from starprof.importers.collect import collect
 from starprof.importers.found import Found, Group, named, read_groups, recognised
@@ -118,13 +120,16 @@ def opened(paths: Sequence[str], source_format: str | None = None) -> Iterator[J
     """The jobs behind the paths; they can be read until the scope ends.
 
     Args:
-        paths: files, folders, globs, archives.
+        paths: files, folders, globs, archives; or addresses of runs in databases.
         source_format: an importer's NAME; recognised from the content when None.
 
     Raises:
         UsageError: there is no such format.
         InputError: nothing is recognised.
     """
+    if runs := database.sources_of(paths):
+        yield Jobs({}, tuple(Job(cast("Importer", database), (run,)) for run in runs), ())
+        return
     chosen = None if source_format is None else named(source_format)
     with tempfile.TemporaryDirectory(prefix="starprof-") as scratch:
         sources = collect(paths, Path(scratch))

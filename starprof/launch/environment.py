@@ -36,10 +36,13 @@ def for_job(
     rate_hz: float,
     control: str | None = None,
 ) -> dict[str, str]:
-    """The user's environment plus what arms the hook; the user's own PYTHONPATH stays, behind ours."""
+    """The user's environment plus what arms the hook; the user's own PYTHONPATH stays, behind ours.
+
+    The database's password is for us alone.
+    """
     controlled = {} if control is None else {env.CONTROL: control}
     return {
-        **base,
+        **{name: value for name, value in base.items() if name != env.CLICKHOUSE_PASSWORD},
         "PYTHONPATH": os.pathsep.join((str(INJECT), pythonpath) if pythonpath else (str(INJECT),)),
         env.SPOOL: str(spool),
         env.NODE: str(node),

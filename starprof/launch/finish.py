@@ -72,7 +72,7 @@ class Finish:
         if folded is None:
             return
         ranks, steps = folded.ranks, folded.steps
-        name = _shown(self._plan.path)
+        name = self._name
         say(f"wrote {name} ({ranks} rank{'s' * (ranks != 1)}, {steps} step{'s' * (steps != 1)})")
         limit = self._plan.max_size_bytes
         if limit is not None and folded.bytes > limit:
@@ -105,9 +105,19 @@ class Finish:
             if self._hurried:
                 break
         why = "interrupted" if self._hurried else folded.error
-        name = _shown(self._plan.path)
-        say(f"not everything is in {name} yet ({why}); nothing is lost: `starprof summary {name}` folds it in")
+        later = f"summary {self._name}"
+        if self._plan.store:
+            later = f"store push {_shown(self._plan.spool.root)} {self._plan.store}"
+        say(f"not everything is in {self._name} yet ({why}); nothing is lost: `starprof {later}` folds it in")
         return None
+
+    @property
+    def _name(self) -> str:
+        """The run as the user would name it here."""
+        if self._plan.store is None:
+            return _shown(self._plan.path)
+        address, question, options = self._plan.store.partition("?")
+        return f"{address}/{self._info['run_id']}{question}{options}"
 
     def _remove_spool(self, folded: Folded) -> None:
         """Everything is in the run file: nothing is left to fold in, unless somebody still writes."""

@@ -1,4 +1,4 @@
-"""Runs the ingester: a short process that folds the spool into the run file; never two at work at a time."""
+"""Runs the ingester: a short process that folds the spool into file or database; never two at work at a time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class IngestRunner:
     """Decides when an ingester is due and keeps track of it."""
 
     spool: Spool
-    run_file: Path
+    target: str
     max_size_bytes: int | None
     every_s: float
     environment: Mapping[str, str]
@@ -78,7 +78,7 @@ class IngestRunner:
     def arguments(self) -> list[str]:
         """What to fold, and into what."""
         limit = [] if self.max_size_bytes is None else ["--max-size", str(self.max_size_bytes)]
-        return [str(self.spool.root), str(self.run_file), *limit]
+        return [str(self.spool.root), self.target, *limit]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ class Plan:
         command: the job's command line, untouched.
         rate_hz: sampling rate of the cheap counters.
         max_size_bytes: limit of the run file, None = none.
+        store: address of the database that the run goes to, None = the run file.
         node: id of this node, None = node 0 hands one out.
         listen: HOST:PORT on which node 0 takes in the other nodes, None = nothing listens.
         join: HOST:PORT of node 0, None = this node records alone or is node 0.
@@ -48,6 +49,7 @@ class Plan:
     lock_fd: int
     rate_hz: float = DEFAULT_RATE_HZ
     max_size_bytes: int | None = None
+    store: str | None = None
     node: int | None = 0
     listen: str | None = None
     join: str | None = None
@@ -66,6 +68,11 @@ class Plan:
     def path(self) -> Path:
         """The run file."""
         return Path(self.run_file)
+
+    @property
+    def target(self) -> str:
+        """What the ingester writes to."""
+        return self.store or self.run_file
 
     @property
     def spool(self) -> Spool:

@@ -24,6 +24,7 @@ def describe(plan: Plan, *, run_id: str, node: int) -> dict[str, Any]:
         "ended_unix_ns": None,
         "exit_code": None,
         "node": node,
+        **({} if plan.store is None else {"store": plan.store}),
     }
 
 

@@ -33,6 +33,7 @@ class Wish:
     output: str | None = None
     rate_hz: float | None = None
     max_size: str | None = None
+    store: str | None = None
     force: bool = False
     node: int | None = None
     listen: str | None = None
@@ -84,6 +85,7 @@ def decide(wish: Wish, environ: Mapping[str, str]) -> Plan:
     _check_addresses(wish, environ)
     control = _control(wish)
     buffer_bytes = BUFFER_BYTES if wish.buffer is None else prepare.size_bytes(wish.buffer)
+    store = _store(wish)
     lock_fd = prepare.claim(run_file, force=wish.force)
     return Plan(
         run_file=str(run_file),
@@ -92,6 +94,7 @@ def decide(wish: Wish, environ: Mapping[str, str]) -> Plan:
         lock_fd=lock_fd,
         rate_hz=rate_hz,
         max_size_bytes=max_size_bytes,
+        store=store,
         node=node,
         listen=wish.listen,
         join=wish.join,
@@ -139,6 +142,29 @@ def _rate(wish: Wish, environ: Mapping[str, str]) -> float:
     if not MIN_RATE_HZ <= rate_hz <= MAX_RATE_HZ:
         raise UsageError(f"the sampling rate must lie between {MIN_RATE_HZ:g} and {MAX_RATE_HZ:g} Hz, not {rate_hz:g}")
     return rate_hz
+
+
+def _store(wish: Wish) -> str | None:
+    """Address of the database, which is there and has let us in; None: a run file."""
+    if wish.store is None:
+        return None
+    from starprof.store.clickhouse import address, client
+
+    if not address.is_address(wish.store):
+        raise UsageError(f"--store {wish.store!r} is no database: write it as {address.FORM}")
+    if wish.join:
+        raise UsageError("--store belongs to node 0: joined nodes send their records there")
+    if wish.max_size is not None:
+        raise UsageError("--max-size is for run files: a database drops old rows by itself (docs/clickhouse.md)")
+    place = address.parse(wish.store)
+    if place.run:
+        raise UsageError(f"--store {wish.store}: a new run gets an id of its own, leave /{place.run} away")
+    connection = client.connect(place)
+    try:
+        client.prepare(connection, place)
+    finally:
+        connection.close()
+    return place.text
 
 
 def _control(wish: Wish) -> str | None:

@@ -56,7 +56,7 @@ class Supervisor:
         self._agent = AgentKeeper(helpers, **kept, node=link.node, rate_hz=plan.rate_hz, journal=self._journal)
         watched, after_s = {**helpers, **_reader(plan)}, plan.watch_after_s
         self._watch = WatchKeeper(watched, **kept, arguments=plan.watch_arguments, after_s=after_s)
-        self._ingest = IngestRunner(spool, plan.path, plan.max_size_bytes, plan.ingest_every_s, helpers, self._log)
+        self._ingest = IngestRunner(spool, plan.target, plan.max_size_bytes, plan.ingest_every_s, helpers, self._log)
         self._complaints: set[str] = set()
 
     def run(self) -> int:

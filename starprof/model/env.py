@@ -18,6 +18,12 @@ RATE_HZ = "STARPROF_RATE_HZ"
 TOKEN = "STARPROF_TOKEN"  # noqa: S105 - the name of the variable, not a secret
 """Shared secret with which nodes authenticate to each other."""
 
+CLICKHOUSE_PASSWORD = "STARPROF_CLICKHOUSE_PASSWORD"  # noqa: S105 - the name of the variable, not a secret
+"""Password for `--store clickhouse://…`; the job itself is started without it."""
+
+CLICKHOUSE_PASSWORD_FILE = "STARPROF_CLICKHOUSE_PASSWORD_FILE"  # noqa: S105 - the name of the variable, not a secret
+"""File that holds it instead; only its owner may be able to read it."""
+
 CONTROL = "STARPROF_CONTROL"
 """JSON object with the mode that is wanted. Set: how ranks synchronise can be changed while the job runs."""
 

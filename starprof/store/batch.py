@@ -19,7 +19,8 @@ from starprof.model.schema import TABLES
 from starprof.model.tables.job import GAP, RANK
 from starprof.spool.frame import JSON, PACKED, Frame, json_frame
 from starprof.spool.ringreader import RANK_STREAM, SLOTS_STREAM
-from starprof.store.runfile import RunFile, arrow_rows
+from starprof.store.base import ReadableRun, WritableRun
+from starprof.store.runfile import arrow_rows
 
 _POSITIONS = {t.name: {name: i for i, name in enumerate(t.names)} for t in TABLES}
 _CLOCKS = {
@@ -62,8 +63,8 @@ class Batch:
     _changed: set[str] = field(default_factory=set)
 
     @classmethod
-    def resume(cls, run: RunFile) -> Batch:
-        """An empty batch with the ledger of a run file."""
+    def resume(cls, run: ReadableRun) -> Batch:
+        """An empty batch with the ledger of a run."""
         positions = run.query("SELECT stream, next_seq, last_mono_ns FROM ledger")
         return cls({stream: Position(next_seq, mono) for stream, next_seq, mono in positions})
 
@@ -108,7 +109,7 @@ class Batch:
         cells = row(GAP, source=name, node=_node_of(name), reason=reason)
         self.accept(json_frame(GAP, f"damaged/{name}", 0, [cells]))
 
-    def flush(self, run: RunFile) -> None:
+    def flush(self, run: WritableRun) -> None:
         """Write the rows that are held; the caller has a transaction open."""
         for table, payloads in self._packed.values():
             run.append(table.name, arrow_of_packed(table, b"".join(payloads)))
@@ -122,7 +123,7 @@ class Batch:
         self._plain.clear()
         self.raw_bytes = 0
 
-    def finish(self, run: RunFile) -> None:
+    def finish(self, run: WritableRun) -> None:
         """Write the rows that are held and the ledger; the caller commits."""
         self.flush(run)
         positions = [(s, self.ledger[s].next_seq, self.ledger[s].last_mono_ns) for s in sorted(self._changed)]

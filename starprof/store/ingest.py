@@ -1,6 +1,8 @@
-"""Folds a spool into its run file exactly once: the short process that runs from time to time while recording.
+"""Folds a spool into its run exactly once: the short process that runs from time to time while recording.
 
     python -m starprof.store.ingest SPOOL RUN [--final] [--max-size BYTES]
+
+RUN is a run file, or the address of a database (see `starprof.store.clickhouse.address`).
 
 Segments are read in order, their new rows are committed together with the ledger, and only then are the files
 removed: killed at any point, the next run goes on where the last commit left off. Parts that are still being
@@ -21,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starprof.errors import RunFileError, SpoolError, StarprofError
 from starprof.model.columns import row
@@ -31,7 +33,9 @@ from starprof.spool.layout import Spool
 from starprof.spool.ringreader import SLOTS_STREAM, RingReader, is_mapped, rank_frame
 from starprof.spool.segment import Segment, claim, list_segments, readable_frames
 from starprof.spool.smallprocess import leave_pandas_out
+from starprof.store.base import WritableRun
 from starprof.store.batch import BadFrameError, Batch
+from starprof.store.clickhouse.address import is_address
 from starprof.store.rollup import keep_below
 from starprof.store.runfile import RunFile, RunFileLocked, arrow_rows
 
@@ -40,6 +44,9 @@ COMMIT_BYTES = 96 << 20
 
 APPEND_BYTES = 1 << 20
 """Raw bytes that are turned into Arrow at once."""
+
+PLACE = "store"
+"""Key in the spool's run.json: the database that the run goes to; missing = a run file."""
 
 BUSY_EXIT_CODE = 75
 """Another process has the spool or the run file: try again later (EX_TEMPFAIL)."""
@@ -90,19 +97,31 @@ def fold(
         RunFileError: the file can't be written, or holds another run.
         SpoolError: the spool can't be read or cleared.
     """
+    with at_work_on(spool, wait_s if consume else None):
+        check_place(spool, None)
+        with RunFile.open(run_file, wait_s=wait_s) as run:
+            report = fold_into(run, spool, final=final, consume=consume)
+        if max_size_bytes is not None:
+            keep_below(run_file, max_size_bytes, wait_s=wait_s)
+        return report
+
+
+@contextmanager
+def at_work_on(spool: Spool, wait_s: float | None) -> Iterator[None]:
+    """Keep other ingesters away, unless the spool is only read."""
     try:
-        with ingester_lock(spool, wait_s) if consume else nullcontext():
-            with RunFile.open(run_file, wait_s=wait_s) as run:
-                report = _fold_into(run, spool, final=final, consume=consume)
-            if max_size_bytes is not None:
-                keep_below(run_file, max_size_bytes, wait_s=wait_s)
-            return report
+        with nullcontext() if wait_s is None else ingester_lock(spool, wait_s):
+            yield
     except OSError as error:
         raise SpoolError(f"can't fold in {spool.root}: {error.strerror}: {error.filename or ''}") from error
 
 
-def _fold_into(run: RunFile, spool: Spool, *, final: bool, consume: bool) -> FoldReport:
-    _write_run_row(spool, run)
+def fold_into(
+    run: WritableRun, spool: Spool, *, final: bool, consume: bool = True, describe: bool = True
+) -> FoldReport:
+    """Fold everything that is new into an open run; `describe`: the spool also says what the run is called."""
+    if describe:
+        _write_run_row(spool, run)
     this = _Fold(spool, run, consume)
     this.take_segments()
     if final:
@@ -116,7 +135,7 @@ class _Fold:
     """One pass over a spool."""
 
     spool: Spool
-    run: RunFile
+    run: WritableRun
     consume: bool
     batch: Batch = field(init=False)
     damaged: list[Path] = field(default_factory=list)
@@ -238,27 +257,48 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _write_run_row(spool: Spool, run: RunFile) -> None:
-    """Bring table `run` up to date with what the recorder knows; it may not have written that yet.
+def known_of(spool: Spool) -> dict[str, Any]:
+    """What the recorder knows of the run; it may not have written that yet."""
+    try:
+        known = json.loads(spool.run_json.read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def check_place(spool: Spool, database: str | None) -> None:
+    """What was recorded into one place goes on there: only its ledger knows what has arrived.
+
+    Raises:
+        SpoolError: it belongs somewhere else.
+    """
+    begun = known_of(spool).get(PLACE)
+    if begun and begun != database:
+        raise SpoolError(
+            f"{spool.root} belongs to a run in {begun}: `starprof store push {spool.root} {begun}` folds it in there"
+        )
+
+
+def _write_run_row(spool: Spool, run: WritableRun) -> None:
+    """Bring table `run` up to date with what the recorder knows.
 
     Raises:
         RunFileError: the file belongs to another recording.
     """
-    try:
-        known = json.loads(spool.run_json.read_text())
-    except (FileNotFoundError, ValueError):
+    known = known_of(spool)
+    if not known:
         return
     if isinstance(known.get("command"), list):
         known["command"] = shlex.join(known["command"])
     cells = row(RUN, **{name: known.get(name) for name in RUN.names})
-    there = run.query("SELECT * FROM run")
+    there = run.query(f"SELECT {run.select_list(RUN)} FROM run")  # noqa: S608 - the schema's own names
     if there and there[0][0] != cells[0]:
-        raise RunFileError(f"{run.path} already holds another run ({there[0][1]}): choose another output file")
+        raise RunFileError(f"{run.place} already holds another run ({there[0][1]}): choose another output file")
     if not there or list(there[0]) != cells:
         run.replace("run", arrow_rows("run", [cells]))
 
 
-def write_attempts(run: RunFile) -> None:
+def write_attempts(run: WritableRun) -> None:
     """Derive table `attempt`: when its first node first saw a step, and how many ranks took part."""
     rows = run.query("""
         SELECT r.attempt, arg_min(s.first_ns, (r.node, s.first_ns)), coalesce(max(r.world_size), count(*))
@@ -296,13 +336,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m starprof.store.ingest", description="Fold a spool into a run file."
     )
     parser.add_argument("spool", type=Path)
-    parser.add_argument("run", type=Path)
+    parser.add_argument("run")
     parser.add_argument("--final", action="store_true", help="also empty the rings: the job is over")
     parser.add_argument("--max-size", type=int, metavar="BYTES", help="roll old samples up when the file is larger")
     chosen = parser.parse_args(arguments)
     leave_pandas_out()
     try:
-        fold(Spool(chosen.spool), chosen.run, final=chosen.final, max_size_bytes=chosen.max_size)
+        if is_address(chosen.run):
+            from starprof.store.clickhouse.folding import fold_into_database
+
+            fold_into_database(Spool(chosen.spool), chosen.run, final=chosen.final)
+        else:
+            fold(Spool(chosen.spool), Path(chosen.run), final=chosen.final, max_size_bytes=chosen.max_size)
     except RunFileLocked as error:
         sys.stderr.write(f"starprof: {error}\n")
         return BUSY_EXIT_CODE

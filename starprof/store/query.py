@@ -14,7 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,12 @@ from starprof.model.columns import Kind, Table
 from starprof.model.rundata import RankInfo, RunData, Steps
 from starprof.model.schema import BY_NAME, TABLES
 from starprof.spool.layout import SPOOL_SUFFIX, Spool
+from starprof.store.base import ReadableRun
+from starprof.store.clickhouse.address import is_address
 from starprof.store.ingest import fold, ingester_lock
+from starprof.store.rollup import rolled_up_columns
 from starprof.store.runfile import RunFile
-from starprof.store.steps import VALUES, RunFileSteps
+from starprof.store.steps import VALUES, StoredSteps
 
 READER_WAIT_S = 10.0
 SAMPLE_ROWS_MAX = 4_000_000
@@ -49,13 +52,14 @@ class Reading:
     note: str
 
 
-def load_run(path: Path, attempt: int | None = None) -> RunData:
-    """Read a run; the attempt with the most steps unless one is asked for.
+def load_run(path: Path | str, attempt: int | None = None) -> RunData:
+    """Read a run, by its file or the address of a database; the attempt with the most steps unless one is asked for.
 
     `info` holds the row of table `run`, and `file`, `attempts` (all numbers) and `note` (see `Reading`).
 
     Raises:
         RunFileError: the file can't be read.
+        StoreError: the database can't.
         NoDataError: it holds no such attempt.
     """
     with open_steps(path, attempt) as steps:
@@ -63,32 +67,45 @@ def load_run(path: Path, attempt: int | None = None) -> RunData:
 
 
 @contextmanager
-def open_steps(path: Path, attempt: int | None = None) -> Iterator[RunFileSteps]:
+def open_steps(path: Path | str, attempt: int | None = None) -> Iterator[StoredSteps]:
     """Open a run whose step records need not fit into memory: all else of it is read, see `load_run`.
 
     Raises:
         RunFileError: the file can't be read.
+        StoreError: the database can't.
         NoDataError: it holds no such attempt.
     """
-    with open_for_reading(path) as reading:
-        run = reading.run
-        attempts = [a for (a,) in run.query("SELECT attempt FROM rank UNION SELECT attempt FROM step ORDER BY 1")]
+    with _opened(path) as (run, note):
+        known = "SELECT attempt FROM rank UNION SELECT attempt FROM step"
+        attempts = [a for (a,) in run.query(f"SELECT attempt FROM ({known}) ORDER BY attempt")]
         chosen = _longest(run, attempts) if attempt is None else attempt
         if attempt is not None and attempt not in attempts:
             raise NoDataError(f"{path} has no attempt {attempt}: there are {', '.join(map(str, attempts)) or 'none'}")
-        yield RunFileSteps(run, _shell(reading, path, chosen, tuple(attempts)))
+        shell = _shell(run, chosen, tuple(attempts))
+        yield StoredSteps(run, replace(shell, info={**shell.info, "file": str(path), "note": note}))
 
 
-def _shell(reading: Reading, path: Path, attempt: int, attempts: tuple[int, ...]) -> RunData:
+@contextmanager
+def _opened(place: Path | str) -> Iterator[tuple[ReadableRun, str]]:
+    """A run, wherever it is, and what the user should know about its state."""
+    if not is_address(place):
+        with open_for_reading(Path(place)) as reading:
+            yield reading.run, reading.note
+        return
+    from starprof.store.clickhouse.reading import open_run
+
+    with open_run(place) as (run, note):
+        yield run, note
+
+
+def _shell(run: ReadableRun, attempt: int, attempts: tuple[int, ...]) -> RunData:
     """Everything but the step records."""
-    run = reading.run
     ranks = _ranks(run, attempt)
     names = [c.name for c in BY_NAME["run"].columns]
     rows = run.query(f"SELECT {run.select_list(BY_NAME['run'])} FROM run") or [(None,) * len(names)]
     nothing = np.zeros((len(ranks), 0))
     return RunData(
-        info={**dict(zip(names, rows[0], strict=True)), "file": str(path), "attempts": attempts}
-        | {"note": reading.note},
+        info={**dict(zip(names, rows[0], strict=True)), "attempts": attempts},
         attempt=attempt,
         ranks=ranks,
         steps=Steps(np.zeros(0, np.int64), dict.fromkeys(VALUES, nothing), nothing.astype(np.int64)),
@@ -178,7 +195,7 @@ def _snapshot(spool: Spool, run_file: Path) -> Iterator[Path]:
         yield copy
 
 
-def _longest(run: RunFile, attempts: Sequence[int]) -> int:
+def _longest(run: ReadableRun, attempts: Sequence[int]) -> int:
     """The attempt with the most steps, the latest of equals; without steps the first."""
     if len(attempts) == 1:
         return attempts[0]
@@ -188,7 +205,7 @@ def _longest(run: RunFile, attempts: Sequence[int]) -> int:
     return int(rows[0][0]) if rows else 0
 
 
-def _ranks(run: RunFile, attempt: int) -> tuple[RankInfo, ...]:
+def _ranks(run: ReadableRun, attempt: int) -> tuple[RankInfo, ...]:
     """All ranks of an attempt: those that described themselves, and those of which only steps are known."""
     rank = BY_NAME["rank"]
     hosts = dict(run.query("SELECT node, host FROM node"))
@@ -224,7 +241,7 @@ def _rank_info(known: Mapping[str, Any], hosts: Mapping[int, str]) -> RankInfo:
     )
 
 
-def _samples(run: RunFile) -> dict[str, pd.DataFrame]:
+def _samples(run: ReadableRun) -> dict[str, pd.DataFrame]:
     """Sampled tables, what they were rolled up to, and the tables that name their devices."""
     there = set(run.tables())
     frames = {}
@@ -236,7 +253,8 @@ def _samples(run: RunFile) -> dict[str, pd.DataFrame]:
         frames[table.name] = _frame(run, table.name, _thinned(run, table.name) if table.name in there else "")
         rolled_up = f"{table.name}_rollup"
         if rolled_up in there:
-            frames[rolled_up] = _as_frame(run.arrays(f"SELECT * FROM {rolled_up}"))
+            names = ", ".join(column.split()[0] for column in rolled_up_columns(table))
+            frames[rolled_up] = _as_frame(run.arrays(f"SELECT {names} FROM {rolled_up}{run.in_order}"))
     return frames
 
 
@@ -246,34 +264,34 @@ def _latest(names: pd.DataFrame, table: Table) -> pd.DataFrame:
     return names.drop_duplicates(keys, keep="last", ignore_index=True)
 
 
-def _thinned(run: RunFile, table: str) -> str:
+def _thinned(run: ReadableRun, table: str) -> str:
     """Clause that leaves at most `SAMPLE_ROWS_MAX` rows: whole ticks are left out, evenly."""
     ((rows,),) = run.query(f"SELECT count(*) FROM {table}")
     if rows <= SAMPLE_ROWS_MAX:
         return ""
     stride = -(-rows // SAMPLE_ROWS_MAX)
-    return f"""SEMI JOIN (
+    return f"""WHERE (node, mono_ns) IN (
         SELECT node, mono_ns FROM (
             SELECT node, mono_ns, row_number() OVER (PARTITION BY node ORDER BY mono_ns) AS tick
             FROM (SELECT DISTINCT node, mono_ns FROM {table}))
-        WHERE tick % {stride} = 0) AS kept USING (node, mono_ns)"""
+        WHERE tick % {stride} = 0)"""
 
 
-def _frame(run: RunFile, table: str, clause: str = "") -> pd.DataFrame:
+def _frame(run: ReadableRun, table: str, clause: str = "") -> pd.DataFrame:
     """A table of the schema as a frame; empty when the file has no such table."""
     columns = run.select_list(BY_NAME[table])
     if table not in run.tables():
         return _as_frame(run.arrays(f"SELECT {columns} LIMIT 0"))
-    return _as_frame(run.arrays(f"SELECT {columns} FROM {table} {clause}"))
+    return _as_frame(run.arrays(f"SELECT {columns} FROM {table} {clause}{run.in_order}"))
 
 
-def _where_any(run: RunFile, table: str, clause: str = "") -> pd.DataFrame | None:
+def _where_any(run: ReadableRun, table: str, clause: str = "") -> pd.DataFrame | None:
     """A table that only some runs have rows of."""
     frame = _frame(run, table, clause)
     return frame if len(frame) else None
 
 
-def _sync(run: RunFile, attempt: int) -> dict[str, pd.DataFrame | None]:
+def _sync(run: ReadableRun, attempt: int) -> dict[str, pd.DataFrame | None]:
     """What control did, by the names of `RunData`'s fields; nothing where the file has no such rows."""
     chosen = f"WHERE attempt = {attempt}"
     updates = steps = 1
@@ -285,11 +303,16 @@ def _sync(run: RunFile, attempt: int) -> dict[str, pd.DataFrame | None]:
         ((rows,),) = run.query(f"SELECT count(*) FROM sync_step {chosen}")
         steps = max(-(-rows // SYNC_STEPS_MAX), 1)
     return {
-        "sync_updates": _where_any(run, "sync_update", f"{chosen} AND hash(version) % {updates} = 0"),
+        "sync_updates": _where_any(run, "sync_update", f"{chosen} AND {_drawn('version', updates)}"),
         "sync_switches": _where_any(run, "sync_switch", chosen),
         "sync_noise": _where_any(run, "sync_noise", chosen),
-        "sync_steps": _where_any(run, "sync_step", f"{chosen} AND hash(rank, step) % {steps} = 0"),
+        "sync_steps": _where_any(run, "sync_step", f"{chosen} AND {_drawn('rank * 40503 + step', steps)}"),
     }
+
+
+def _drawn(key: str, of: int) -> str:
+    """Condition of one row in so many, alike in every engine: steps on a circle, of a length that fits no pattern."""
+    return f"({key}) % 2147483647 * 2654435761 % 4294967291 % {of} = 0"
 
 
 def _as_frame(columns: Mapping[str, Any]) -> pd.DataFrame:
@@ -305,7 +328,7 @@ def _without_mask(values: Any) -> pd.Series[Any]:
     return pd.Series(values)
 
 
-def _clock_offsets(run: RunFile) -> dict[int, tuple[int, int]]:
+def _clock_offsets(run: ReadableRun) -> dict[int, tuple[int, int]]:
     """Per node the most exact measured offset to node 0; nodes of node 0's boot share its clock."""
     offsets = {
         int(node): (int(offset), int(error))

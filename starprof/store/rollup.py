@@ -101,6 +101,16 @@ def roll_up(run: RunFile, table: Table, *, raw_s: int, fine_s: int, protect: Seq
     return (raw_rows - _rows(run, table.name)) * len(table.columns) + fine_rows * len(rolled.columns)
 
 
+def rolled_up_columns(table: Table) -> list[str]:
+    """Columns of what a sampled table is rolled up to, each with its type."""
+    return _Rollup(table).columns
+
+
+def rolled_up_ddl(table: Table) -> str:
+    """CREATE TABLE of what a sampled table is rolled up to."""
+    return _Rollup(table).ddl()
+
+
 def _rows(run: RunFile, source: str) -> int:
     ((rows,),) = run.query(f"SELECT count(*) FROM {source}")
     return int(rows)

@@ -57,6 +57,9 @@ class RunFile:
         schema_version: of the file; older than this program's only when opened for reading.
     """
 
+    in_order = ""
+    """DuckDB gives rows in the order in which they were written (see `ClickHouseRun`, which has to be asked)."""
+
     def __init__(self, path: Path, connection: duckdb.DuckDBPyConnection) -> None:
         self.path = path
         self._connection = connection
@@ -95,6 +98,11 @@ class RunFile:
         except BaseException:
             connection.close()
             raise
+
+    @property
+    def place(self) -> str:
+        """What the user calls it."""
+        return str(self.path)
 
     def __enter__(self) -> Self:
         return self
@@ -146,14 +154,16 @@ class RunFile:
 
     def batches(self, select: str) -> Iterator[dict[str, Any]]:
         """Rows of a SELECT without NULLs, some at a time: columns as numpy arrays. Other questions may come between."""
+        for batch in self.arrow_batches(select):
+            yield {name: values.to_numpy() for name, values in zip(batch.schema.names, batch.columns, strict=True)}
+
+    def arrow_batches(self, select: str) -> Iterator[pa.RecordBatch]:
+        """Rows of a SELECT, some at a time. Other questions may come between."""
         with _told(self.path):
             cursor = self._connection.cursor()
             try:
                 cursor.execute("USE run")
-                for batch in pa.RecordBatchReader.from_stream(cursor.sql(select)):
-                    yield {
-                        name: values.to_numpy() for name, values in zip(batch.schema.names, batch.columns, strict=True)
-                    }
+                yield from pa.RecordBatchReader.from_stream(cursor.sql(select))
             finally:
                 cursor.close()
 

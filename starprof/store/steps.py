@@ -1,6 +1,6 @@
-"""Step records of a run file: all of them as matrices, or piece by piece when they are too many for that.
+"""Step records of a stored run: all of them as matrices, or piece by piece when they are too many for that.
 
-Rows lie in the file as they came, or, where a whole run was saved at once, in blocks of `BLOCK_STEPS` steps, rank by
+Rows lie in a file as they came, or, where a whole run was saved at once, in blocks of `BLOCK_STEPS` steps, rank by
 rank within a block: so a rank's values lie together, and rank and step cost next to nothing. Whoever reads a stretch of
 steps gets by DuckDB's own minima and maxima of row groups only what may lie in it, in either order.
 """
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from starprof.model.rundata import RunData, Steps
 from starprof.model.stepsource import StepBlock
 from starprof.model.tables.job import STEP
-from starprof.store.runfile import RunFile
+from starprof.store.base import ReadableRun
 from starprof.store.starts import reckoned_starts
 
 BLOCK_STEPS = 2_048
@@ -33,7 +33,7 @@ _BLOCKWISE_MB = 16
 
 
 def load_steps(
-    run: RunFile, attempt: int, ranks: Sequence[int], steps: NDArray[np.int64], columns: Sequence[str] = VALUES
+    run: ReadableRun, attempt: int, ranks: Sequence[int], steps: NDArray[np.int64], columns: Sequence[str] = VALUES
 ) -> Steps:
     """Step records of some steps as matrices; a few ranks at a time, so that only the matrices themselves are large."""
     shape = (len(ranks), len(steps))
@@ -64,7 +64,7 @@ def load_steps(
     return Steps(steps, matrices, starts)
 
 
-def step_numbers(run: RunFile, attempt: int) -> NDArray[np.int64]:
+def step_numbers(run: ReadableRun, attempt: int) -> NDArray[np.int64]:
     """Numbers of all recorded steps, rising."""
     numbers = run.arrays("SELECT DISTINCT step FROM step WHERE attempt = ? ORDER BY step", [attempt])["step"]
     return np.asarray(numbers, dtype=np.int64)
@@ -83,15 +83,15 @@ def block_edges(numbers: NDArray[np.int64]) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-class RunFileSteps:
-    """The step records of one attempt in a run file that stays open: a `StepSource`.
+class StoredSteps:
+    """The step records of one attempt in a run file or database that stays open: a `StepSource`.
 
     Attributes:
         shell: the run without its step records.
         rows: step records of the attempt.
     """
 
-    def __init__(self, run: RunFile, shell: RunData) -> None:
+    def __init__(self, run: ReadableRun, shell: RunData) -> None:
         self.shell = shell
         self._run = run
         self._attempt = shell.attempt
@@ -150,12 +150,14 @@ class RunFileSteps:
         if "start_mono_ns" not in self._there or not self._any("start_mono_ns IS NOT NULL"):
             return None
         steps = self.numbers[places]
+        starts = np.zeros((len(self._ranks), len(places)), np.int64)
+        if not len(places):
+            return starts
         found = self._run.arrays(
             "SELECT rank, step, coalesce(start_mono_ns, 0) AS start FROM step "
-            "WHERE attempt = ? AND step IN (SELECT unnest(?))",
-            [self._attempt, steps.tolist()],
+            f"WHERE attempt = ? AND step IN ({', '.join(map(str, steps.tolist()))})",
+            [self._attempt],
         )
-        starts = np.zeros((len(self._ranks), len(places)), np.int64)
         starts[self._rows_of(found["rank"]), np.searchsorted(steps, found["step"])] = found["start"]
         return starts
 
