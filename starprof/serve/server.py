@@ -135,10 +135,8 @@ class Server:
     def _folding(self, job: Job) -> _Folding:
         folding = self._foldings.get(job.run_file)
         if folding is None:
-            wish = self.wish
-            runner = IngestRunner(
-                job.inbox.spool, job.run_file, wish.max_size_bytes, wish.ingest_every_s, self._environment, self._log
-            )
+            wish, spool, target = self.wish, job.inbox.spool, str(job.run_file)
+            runner = IngestRunner(spool, target, wish.max_size_bytes, wish.ingest_every_s, self._environment, self._log)
             folding = self._foldings[job.run_file] = _Folding(runner, job)
         return folding
 
