@@ -91,7 +91,7 @@ def claim(run_file: Path, *, force: bool) -> int:
         raise RunFileError(f"{run_file} exists: choose another name with -o, or overwrite it with --force")
     try:
         spool.create()
-        descriptor = _lock(spool, run_file)
+        descriptor = lock(spool, run_file)
     except OSError as error:
         raise SpoolError(
             f"can't record in {run_file.parent}: {error.strerror}; choose another place with -o"
@@ -117,7 +117,13 @@ def abandon(spool: Spool, lock_fd: int) -> None:
     os.close(lock_fd)
 
 
-def _lock(spool: Spool, run_file: Path) -> int:
+def lock(spool: Spool, run_file: Path) -> int:
+    """Take the lock that says that a run is being recorded; returns the descriptor that holds it.
+
+    Raises:
+        RunFileError: another recorder has it.
+        OSError: the folder can't be written.
+    """
     for _ in range(_LOCK_TRIES):
         descriptor = os.open(spool.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from starprof import __version__
-from starprof.errors import TransportError, UsageError
+from starprof.errors import RunFileError, TransportError, UsageError
 from starprof.launch import runinfo
 from starprof.launch.inbox import Inbox
+from starprof.launch.prepare import lock
 from starprof.launch.questions import ask_watch
 from starprof.launch.secret import MIN_SECRET_BYTES
 from starprof.spool.audit import Audit
@@ -43,6 +44,7 @@ class Job:
     Attributes:
         secret: that its nodes know.
         run_file: where its run goes.
+        lock: descriptor that keeps readers of the run file from taking it for a recording that was cut off.
         empty_s: since when no node is there that has more to say, None while there is one.
         patience_s: how long after that it is over.
     """
@@ -51,6 +53,7 @@ class Job:
     secret: bytes
     run_file: Path
     inbox: Inbox
+    lock: int
     info: dict[str, object] = field(default_factory=dict)
     empty_s: float | None = None
     patience_s: float = LINGER_S
@@ -92,7 +95,11 @@ class Hall:
             if secret is None or info.get("ended_unix_ns") is not None or name in self._jobs:
                 continue
             run_file = path.with_name(path.name.removesuffix(SPOOL_SUFFIX))
-            job = Job(name, secret, run_file, Inbox(spool, run_id), info)
+            try:
+                held = lock(spool, run_file)
+            except (RunFileError, OSError):
+                continue  # somebody else records there
+            job = Job(name, secret, run_file, Inbox(spool, run_id), held, info)
             job.patience_s = GONE_S
             self._jobs[name] = job
 
@@ -183,8 +190,9 @@ class Hall:
             "exit_code": None,
             "node": 0,
         }
+        held = lock(spool, run_file)
         runinfo.write(spool.run_json, info)
-        return Job(name, secret, run_file, Inbox(spool, str(info["run_id"])), info)
+        return Job(name, secret, run_file, Inbox(spool, str(info["run_id"])), held, info)
 
     def _free(self, name: str) -> Path:
         number = 1

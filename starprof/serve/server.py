@@ -165,23 +165,23 @@ class Server:
             if failed and folding.tries < LAST_TRIES:
                 return
             del self._foldings[run_file]
+            if not failed:
+                shutil.rmtree(spool.root, ignore_errors=True)
+            os.close(folding.job.lock)
             if failed:
                 self.told(
                     f"not everything of {run_file.name} could be folded in: `starprof summary {run_file}` tries again"
                 )
             else:
-                shutil.rmtree(spool.root, ignore_errors=True)
                 self.told(f"wrote {run_file}")
 
     def _end(self) -> None:
-        """Leave what is not done for a later `starprof summary`, or for the nodes that bring it again."""
+        """Finish what is over. Runs that go on stay as they are, for a server that comes after us (or `summary`)."""
         self._watch.ask_to_stop()
         self._post.close()
-        for job in self._hall.jobs():
-            self._close(job)
         deadline_s = time.monotonic() + 60.0
-        while self._foldings and time.monotonic() < deadline_s:
-            for folding in list(self._foldings.values()):
+        while (ended := [f for f in self._foldings.values() if f.ended]) and time.monotonic() < deadline_s:
+            for folding in ended:
                 self._finish(folding)
             time.sleep(0.05)
         os.close(self._lock)

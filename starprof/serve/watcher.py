@@ -19,6 +19,7 @@ from starprof.control.counter import Counter
 from starprof.serve.desk import SOCKET, Desk
 from starprof.serve.http import MetricsServer
 from starprof.serve.jobwatch import JobWatch
+from starprof.serve.why import Why
 from starprof.spool.layout import RUN_SUFFIX, SPOOL_SUFFIX, Spool
 
 POLL_S = 0.2
@@ -56,6 +57,7 @@ class Watcher:
         self.each_round: Callable[[float], None] = lambda _now_s: None
         self._wish = wish
         self._desk = Desk(self.jobs)
+        self._why = Why()
         self._looked_s = 0.0
         self._stop = asyncio.Event()
 
@@ -81,6 +83,7 @@ class Watcher:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stop.wait(), POLL_S)
         finally:
+            await self._why.close()
             counter.close()
             socket.close()
             if metrics is not None:
@@ -98,6 +101,7 @@ class Watcher:
             self._find_jobs()
         for watch in self.jobs.values():
             watch.poll(time.monotonic())
+            self._why.look(watch, now_s)
         self.each_round(time.monotonic())
 
     def _find_jobs(self) -> None:

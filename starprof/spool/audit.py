@@ -16,6 +16,8 @@ import os
 import time
 from pathlib import Path
 
+from starprof.spool.layout import SPOOL_SUFFIX
+
 SUFFIX = ".audit"
 MAX_BYTES = 64 << 20
 MAX_LINE_BYTES = 4096
@@ -38,6 +40,11 @@ class Audit:
     def beside(cls, run_file: Path) -> Audit:
         """The log of a run."""
         return cls(run_file.with_suffix(SUFFIX))
+
+    @classmethod
+    def of_spool(cls, root: Path) -> Audit:
+        """The log of the run whose spool this is."""
+        return cls.beside(root.with_name(root.name.removesuffix(SPOOL_SUFFIX)))
 
     def note(self, action: str, *, by: str, **fields: object) -> bool:
         """Write down what was done, or tried, by whom; tells whether it is written.

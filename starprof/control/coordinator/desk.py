@@ -19,10 +19,12 @@ from starprof.control import modes
 from starprof.control.coordinator.record import KEPT
 from starprof.control.coordinator.service import Service
 from starprof.errors import StarprofError, UsageError
+from starprof.spool.audit import Audit
 from starprof.sync.protocol.membership import RankState
 
 SCHEMA = 1
 MAX_WORDS = 200
+_CHANGES = frozenset({"mode", "freeze", "unfreeze", "gone"})
 
 
 def answer(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,9 +33,22 @@ def answer(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:
     try:
         if do is None:
             raise UsageError(f"there is nothing to do that is called {str(question.get('do'))[:40]!r}")
-        return {"ok": True, "schema": SCHEMA, **do(service, question)}
+        said = {"ok": True, "schema": SCHEMA, **do(service, question)}
     except StarprofError as error:
-        return {"ok": False, "schema": SCHEMA, "error": str(error), "usage": isinstance(error, UsageError)}
+        said = {"ok": False, "schema": SCHEMA, "error": str(error), "usage": isinstance(error, UsageError)}
+    _write_down(service, question, said)
+    return said
+
+
+def _write_down(service: Service, question: Mapping[str, Any], said: Mapping[str, Any]) -> None:
+    """Whatever is to change the job goes into the run's audit log, whether it does or is refused."""
+    segments = service.settings.segments
+    if segments is None or (question.get("do") not in _CHANGES and "mode" not in question):
+        return
+    what = {name: question[name] for name in ("mode", "options", "reason", "rank") if name in question}
+    outcome = "accepted" if said["ok"] else said["error"]
+    by = _words(question, "by", "user")
+    Audit.of_spool(segments.parent).note(str(question.get("do")), by=by, **what, outcome=outcome)
 
 
 def _status(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001
