@@ -18,6 +18,7 @@ from starprof.cli import (
     act,
     advise,
     analyze,
+    calibrate,
     ctl,
     demo,
     live,
@@ -51,6 +52,7 @@ VERBS = (
     store.register,
     ctl.register,
     act.register,
+    calibrate.register,
     train_predictor.register,
     demo.register,
 )

@@ -57,7 +57,7 @@ def act(
     from starprof.control.actuators.job import JobHere
     from starprof.control.actuators.repair import repair
 
-    _tell_undone(repair(), "left by a process that was killed: ")
+    tell_undone(repair(), "left by a process that was killed: ")
     if what == "list":
         _print_list(as_json)
         return
@@ -86,6 +86,7 @@ def _act(
     from starprof.control.actuators import hand
     from starprof.control.actuators.base import Request
     from starprof.control.actuators.registry import ACTUATORS
+    from starprof.control.actuators.watchdog import watched
 
     actuator = ACTUATORS.get(what)
     if actuator is None:
@@ -104,13 +105,13 @@ def _act(
         _tell_made(here, entry, before, measure_s, as_json)
         print(f"take it back: starprof act {here.spool.root.with_suffix('')} undo {entry.number}", file=sys.stderr)
         return
-    with _signals_wait():
+    with watched(), _signals_wait():
         entry = hand.make(here, what, changes, standing=False)
         try:
             _tell_made(here, entry, before, measure_s, as_json)
             signal.sigtimedwait(ENDING, hold_s)
         finally:
-            _tell_undone(hand.take_back(here.key, [entry.number]))
+            tell_undone(hand.take_back(here.key, [entry.number]))
 
 
 def _tell_made(here: JobHere, entry: Entry, before: Seen | None, measure_s: float, as_json: bool) -> None:
@@ -133,6 +134,21 @@ def _signals_wait() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def ending_waits() -> Iterator[None]:
+    """Whoever wants this command to end is heard at once, as an exception in this thread: what follows is put back."""
+
+    def end(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, end) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _watched(here: JobHere, seconds: float) -> Seen | None:
@@ -175,7 +191,7 @@ def _undo(here: JobHere, number: str | None, as_json: bool) -> None:
     undone = hand.take_back(here.key, None if number is None else [number])
     left = [one.left for one in undone if one.left]
     _print({"undone": len(undone), "left": left} if as_json else None, [f"put back: {len(undone) - len(left)} values"])
-    _tell_undone(undone)
+    tell_undone(undone)
     if any(one.failed for one in undone):
         raise StarprofError("not everything could be put back; it is tried again next time")
 
@@ -240,7 +256,8 @@ def _print(told: dict[str, Any] | None, lines: Iterable[str]) -> None:
         print(printable(line))
 
 
-def _tell_undone(undone: Iterable[Undone], prefix: str = "") -> None:
+def tell_undone(undone: Iterable[Undone], prefix: str = "") -> None:
+    """Say what was put back after a kill, and what could not be."""
     from starprof.reports.plain import printable
 
     for one in undone:

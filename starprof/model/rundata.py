@@ -93,6 +93,7 @@ class RunData:
         sync_switches: table `sync_switch`, likewise, complete.
         sync_steps: table `sync_step`, likewise, of very many rows a random part.
         sync_noise: table `sync_noise`, likewise, complete.
+        calibrations: table `calibration`, likewise, complete; None unless the job was calibrated.
         clock_offset_ns: per node (offset to node 0, error bound); a node without an entry is not calibrated.
     """
 
@@ -112,4 +113,5 @@ class RunData:
     sync_switches: pd.DataFrame | None = None
     sync_steps: pd.DataFrame | None = None
     sync_noise: pd.DataFrame | None = None
+    calibrations: pd.DataFrame | None = None
     clock_offset_ns: Mapping[int, tuple[int, int]] = field(default_factory=dict)

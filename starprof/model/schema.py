@@ -12,6 +12,7 @@ NULL means "not measured", never zero. A packed row stores it as `INT_NULL` or N
 """
 
 from starprof.model.columns import INT_NULL, Column, Kind, Table, Type, packed_cells, row
+from starprof.model.tables.calibration import CALIBRATION
 from starprof.model.tables.gpu import GPU, GPU_SAMPLE
 from starprof.model.tables.host import (
     AGENT_SAMPLE,
@@ -32,7 +33,7 @@ from starprof.model.tables.network import NIC, NIC_SAMPLE, TCP, TCP_SAMPLE
 from starprof.model.tables.sync import SYNC_NOISE, SYNC_STEP, SYNC_SWITCH, SYNC_UPDATE
 from starprof.model.tables.trace import COLLECTIVE, LINK_TEST, OPERATION
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 TABLES: tuple[Table, ...] = (
     RUN,
@@ -69,6 +70,7 @@ TABLES: tuple[Table, ...] = (
     SYNC_SWITCH,
     SYNC_STEP,
     SYNC_NOISE,
+    CALIBRATION,
 )
 
 BY_NAME = {t.name: t for t in TABLES}

@@ -306,6 +306,7 @@ def _sync(run: ReadableRun, attempt: int) -> dict[str, pd.DataFrame | None]:
         "sync_updates": _where_any(run, "sync_update", f"{chosen} AND {_drawn('version', updates)}"),
         "sync_switches": _where_any(run, "sync_switch", chosen),
         "sync_noise": _where_any(run, "sync_noise", chosen),
+        "calibrations": _where_any(run, "calibration", chosen),
         "sync_steps": _where_any(run, "sync_step", f"{chosen} AND {_drawn('rank * 40503 + step', steps)}"),
     }
 

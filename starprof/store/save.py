@@ -62,6 +62,7 @@ def _save(run: RunData, parts: Iterator[Steps], reckoned: bool, path: Path) -> N
         "sync_switch": run.sync_switches,
         "sync_step": run.sync_steps,
         "sync_noise": run.sync_noise,
+        "calibration": run.calibrations,
     }
     frames |= {name: frame for name, frame in rare.items() if frame is not None}
     first_node = [i for i, r in enumerate(run.ranks) if r.node == min(info.node for info in run.ranks)]

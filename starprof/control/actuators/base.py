@@ -31,8 +31,8 @@ class Request:
     helpers: bool | None = None
     end_ns: int | None = None
 
-    def members(self, actuator: str) -> list[Member]:
-        """Processes that are meant, all of which may be touched.
+    def members(self, actuator: str | None) -> list[Member]:
+        """Processes that are meant, all of which may be touched; None: they are only looked at.
 
         Raises:
             RefusedError: nobody runs here, or the job does not allow it.
@@ -41,8 +41,9 @@ class Request:
         found = chosen(self.job.members(), self.ranks, helpers=self.helpers)
         if not found:
             raise RefusedError(f"{self.job.name} has no such process on this machine")
-        for member in found:
-            self.job.allowed(actuator, member)
+        if actuator is not None:
+            for member in found:
+                self.job.allowed(actuator, member)
         return found
 
     def number(self, low: float, high: float, unit: str) -> float:
@@ -88,7 +89,7 @@ class Actuator:
     missing: Callable[[], str] = lambda: ""
 
 
-def ordered(request: Request, actuator: str, setting: str, value: Any, words: str) -> list[Change]:
+def ordered(request: Request, actuator: str | None, setting: str, value: Any, words: str) -> list[Change]:
     """Changes of what ranks are asked for.
 
     Raises:

@@ -18,6 +18,7 @@ from starprof.control.actuators.queues import QueueKnob
 from starprof.errors import UsageError
 
 ESTABLISHED = "01"
+COORDINATOR = b"starprof.control.coordinator"
 
 
 def plan(request: Request) -> list[Change]:
@@ -36,7 +37,7 @@ def plan(request: Request) -> list[Change]:
     for netns, members in spaces.items():
         first = members[0]
         target: dict[str, object] = {"netns": netns, "interface": interface}
-        whole = strangers(netns, {member.pid for member in request.job.members()}) == 0
+        whole = strangers(netns, {member.pid for member in request.job.members()}, request.job.key) == 0
         if not whole:
             target["ports"] = sorted({port for member in members for port in ports_of(member.pid)})
             if not target["ports"]:
@@ -51,19 +52,27 @@ def plan(request: Request) -> list[Change]:
     return changes
 
 
-def strangers(netns: int, ours: set[int]) -> int:
-    """Processes of a network namespace that are none of these; those that can't be seen count."""
-    count = 0
+def strangers(netns: int, ours: set[int], job: str) -> int:
+    """Processes of a network namespace that are none of these, nor the job's coordinator.
+
+    Whoever can't be seen is taken to be where this process is, as a container's first process is.
+    """
+    count, here = 0, _namespace(os.getpid())
     for name in os.listdir("/proc"):  # noqa: PTH208 - names only
         if not name.isdecimal() or int(name) in ours:
             continue
         try:
-            count += _namespace(int(name)) == netns
-        except FileNotFoundError:
-            continue
+            count += _namespace(int(name)) == netns and not _coordinates(name, job)
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
         except OSError:
-            count += 1
+            count += netns == here
     return count
+
+
+def _coordinates(pid: str, job: str) -> bool:
+    command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    return COORDINATOR in command and job.encode() in command
 
 
 def ports_of(pid: int) -> set[int]:

@@ -5,6 +5,7 @@ All amounts have units: cores, bytes per second, seconds. A plan that can't be m
 
 from starprof.decision.resources.amounts import LIMIT, Amount
 from starprof.decision.resources.assignment import Assignment, Host, Worker, assign, relieve
+from starprof.decision.resources.calibrated import Calibrated, calibrated
 from starprof.decision.resources.loans import Change, Loan, Loans
 from starprof.decision.resources.pacing import Pacing, Sender, pace
 from starprof.decision.resources.reallocation import Delay, Need, Neighbour, NodeUse, Reallocation, reallocate
@@ -17,6 +18,7 @@ __all__ = [
     "LIMIT",
     "Amount",
     "Assignment",
+    "Calibrated",
     "Change",
     "Delay",
     "Host",
@@ -41,6 +43,7 @@ __all__ = [
     "Worker",
     "WorkerUse",
     "assign",
+    "calibrated",
     "communication_tree",
     "pace",
     "place_server",

@@ -1,4 +1,4 @@
-"""A user's training loop that goes on until a file says stop: `actuated_job.py FOLDER [balanced]`."""
+"""A user's training loop that goes on until a file says stop: `actuated_job.py FOLDER [balanced|epochs]`."""
 
 import contextlib
 import gc
@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader, TensorDataset
 import starprof
 
 FOLDER = Path(sys.argv[1])
-BALANCED = "balanced" in sys.argv
 STOP_TOGETHER_EVERY = 10
 
 
@@ -82,6 +81,22 @@ def balanced(model, optimizer, told, rank):
             epoch += 1
 
 
+def in_epochs(model, optimizer, told, rank):
+    """A loop that can be moved to rounds: ranks come together at the end of an epoch only."""
+    data = TensorDataset(torch.randn(400, 20))
+    epoch = 0
+    while True:
+        for (x,) in DataLoader(data, 8):
+            model(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            time.sleep(0.004)
+        epoch += 1
+        told.tell(threads=torch.get_num_threads(), gc=gc.isenabled(), epochs=min(epoch, 2))
+        if over(0):
+            return
+
+
 def over(step):
     if step % STOP_TOGETHER_EVERY:
         return False
@@ -98,7 +113,8 @@ def main():
     model = DistributedDataParallel(nn.Linear(20, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     told = Told(rank)
-    (balanced if BALANCED else plain)(model, optimizer, told, rank)
+    loop = {"balanced": balanced, "epochs": in_epochs}.get(sys.argv[-1], plain)
+    loop(model, optimizer, told, rank)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -15,7 +15,7 @@ from starprof.model import env
 from starprof.spool.layout import Spool
 
 SCRIPT = Path(__file__).with_name("actuated_job.py")
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 def until(condition, what="it"):

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from actuators_lab import until
 
-from starprof.control.actuators import journal
+from starprof.control.actuators import carry, journal
+from starprof.control.actuators.change import RefusedError
 from starprof.control.actuators.groups import pids_of
 from starprof.control.actuators.processes import threads
+from starprof.decision.resources import Amount, Need, Neighbour, NodeUse, reallocate
 
 CPU_ROOT = Path("/sys/fs/cgroup/cpu")
 needs_v1 = pytest.mark.skipif(
@@ -199,3 +201,18 @@ def test_a_job_that_ends_takes_its_actions_along(running):
     done = job.act("nice", "1", check=False)
     assert done.returncode == 1
     assert "no such process on this machine" in done.stderr
+
+
+def test_a_plan_delays_declared_jobs_beside_and_no_others(job):
+    beside = Neighbour("beside", 2, 0.1, Amount(10.0, 0.0))
+    node = NodeUse("here", Amount(2.0, 0.0), Amount(2.0, 0.0), (beside,))
+    plan = reallocate(node, Need("mine", Amount(0.2, 0.0), 0.5))
+    assert plan.delays
+    with pytest.raises(RefusedError, match="was not declared"):
+        carry.carry_out(plan, {}, standing=True)
+    (entry,) = carry.carry_out(plan, {"beside": job.here}, standing=True)
+    assert [change.new for change in entry.changes] == [pytest.approx(plan.delays[0].delay_s)] * 2
+    until(lambda: job.act("status").stdout.count("s longer\n") == 4, "two changes, and two ranks that say so")
+    job.act("undo")
+    with pytest.raises(RefusedError, match="the plan refuses"):
+        carry.carry_out(reallocate(node, Need("mine", Amount(0.2, 0.0), 0.0)), {"beside": job.here}, standing=True)
