@@ -187,7 +187,7 @@ def test_the_model_that_ships_is_small_and_chose_better_than_the_heuristic():
     shipped = model.default()
     assert model.DEFAULT.stat().st_size < 1_000_000
     assert shipped.better
-    assert shipped.about["jobs"] >= 500
+    assert shipped.about["jobs"] >= 300
     choice = chooser.choose(situation(2.0), shipped)
     assert choice.chooser == "learned"
     assert choice.mode != "ssgd"

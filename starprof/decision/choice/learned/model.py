@@ -22,7 +22,8 @@ from starprof.errors import InputError
 if TYPE_CHECKING:
     from starprof.analysis.arrays import Floats
 
-MODEL_VERSION = 1
+MODEL_VERSION = 2
+"""2: the trees correct scores that know of learning rates below the best for one step."""
 KIND = "starprof chooser"
 MARGIN = 0.05
 """Share of its span by which a feature may lie beyond those of the training."""
