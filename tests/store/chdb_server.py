@@ -32,6 +32,7 @@ TRANSPORT = {"query", "database", "client_protocol_version", "compress", "wait_e
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
         self._answer(200, b"Ok.\n")

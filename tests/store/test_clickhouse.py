@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import uuid
@@ -34,7 +33,7 @@ from starprof.store.runfile import RunFile
 from starprof.store.save import save_run
 
 pytestmark = needs_engine
-KILLS = 8
+HELPERS = [Path(__file__).parent, Path(__file__).parents[1] / "spool"]
 
 
 @pytest.fixture
@@ -47,41 +46,55 @@ def asked(place: DatabasePlace, select: str) -> list[tuple[object, ...]]:
         return run.query(select)
 
 
-INGESTER = """
+INGESTERS = """
 import os, signal, sys
 from pathlib import Path
+sys.path += sys.argv[3:]
+import clickhouse_connect  # once, not in every child
+from store_parts import send, step_frame
 from starprof.spool.layout import Spool
+from starprof.spool.segment import list_segments
 from starprof.store import ingest
 from starprof.store.clickhouse import folding, ledger
 ingest.COMMIT_BYTES, ingest.APPEND_BYTES = 60_000, 20_000
-left, send = int(sys.argv[3]), ledger.Writer.insert
-def insert(writer, table, *rest):
-    global left
-    if not left:
-        os.kill(os.getpid(), signal.SIGKILL)
-    left -= 1
-    send(writer, table, *rest)
-ledger.Writer.insert = insert
-folding.fold_into_database(Spool(Path(sys.argv[1])), sys.argv[2], final=True)
+spool, place, insert = Spool(Path(sys.argv[1])), sys.argv[2], ledger.Writer.insert
+
+def killed_before(left):
+    def counted(writer, table, *rest):
+        nonlocal left
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left -= 1
+        insert(writer, table, *rest)
+    pid = os.fork()
+    if not pid:
+        ledger.Writer.insert = counted
+        folding.fold_into_database(spool, place, final=True)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert code in (0, -signal.SIGKILL), code
+    return code
+
+rows = deaths = 0
+while True:
+    while len(list_segments(spool.segments)) < 4:
+        send(spool, step_frame(rows, 100))
+        rows += 100
+    if not killed_before(deaths):
+        break
+    deaths += 1
+print(rows, deaths)
 """
 
 
 def test_an_ingester_that_is_killed_at_each_step_loses_and_doubles_nothing(
     place: DatabasePlace, tmp_path: Path
 ) -> None:
-    """Once more after every killed one: two commits of several blocks each, and what the dead one left is given up."""
+    """A later step every time: there are two commits of several blocks each, and what the dead one left is given up."""
     spool = spool_for(place, tmp_path)
-    rows, deaths = 0, 0
-    while True:
-        while len(list_segments(spool.segments)) < 4:
-            send(spool, step_frame(rows, 100))
-            rows += 100
-        argv = [sys.executable, "-c", INGESTER, str(spool.root), place.url, str(deaths)]
-        code = subprocess.run(argv, check=False).returncode
-        if code == 0:
-            break
-        assert code == -signal.SIGKILL
-        deaths += 1
+    argv = [sys.executable, "-c", INGESTERS, str(spool.root), place.url, *map(str, HELPERS)]
+    told = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout
+    rows, deaths = map(int, told.split())
     assert deaths > 6
     assert asked(place, "SELECT count(*), count(DISTINCT step), max(step) FROM step") == [(rows, rows, rows - 1)]
     assert asked(place, "SELECT * FROM gap") == []

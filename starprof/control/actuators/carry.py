@@ -6,13 +6,16 @@ Only jobs that were declared are touched, under the names that the plan knows th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from starprof.control.actuators import delay, hand
 from starprof.control.actuators.base import Request
 from starprof.control.actuators.change import Change, RefusedError
 from starprof.control.actuators.job import JobHere
 from starprof.control.actuators.journal import Entry
-from starprof.decision.resources import Reallocation
+
+if TYPE_CHECKING:
+    from starprof.decision.resources import Reallocation
 
 
 def changes_of(

@@ -37,8 +37,9 @@ _OF_THE_FILE = {"format", "schema_version", _PUSHED}
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What a push did: where the run is now, its rows, and whether they were there already."""
+    """What a push did: the run's id and address, its rows, and whether they were there already."""
 
+    run_id: str
     place: str
     rows: int
     was_there: bool
@@ -77,13 +78,13 @@ def push(run_file: Path, address: Address, *, force: bool = False) -> Pushed:
         with ClickHouseRun.open(address, run_id, started_unix_ns=facts.get("started_unix_ns")) as target:
             if not target.is_new:
                 if target.meta().get(_PUSHED) == digest:
-                    return Pushed(target.place, sum(counts.values()), was_there=True)
+                    return Pushed(run_id, target.place, sum(counts.values()), was_there=True)
                 if not force:
                     raise StoreError(f"{target.place} is there already and differs: --force replaces it")
             with target.transaction(supersede=True):
                 _copy_all(source, target, digest, without_id=not rows)
             target.forget_replaced()
-            return Pushed(target.place, sum(counts.values()), was_there=False)
+            return Pushed(run_id, target.place, sum(counts.values()), was_there=False)
 
 
 def pull(address: Address, run_file: Path, *, force: bool = False) -> int:
