@@ -99,7 +99,10 @@ class Server(ThreadingHTTPServer):
     def __init__(self, folder: str, port: int, secret: str) -> None:
         # The engine is used by the thread that made it and by no other.
         self._thread = ThreadPoolExecutor(1)
-        self._engine = self._thread.submit(clickhouse_connect.get_client, interface="chdb", path=folder).result()
+        # A busy disk takes seconds for each fsync of a hundred tables, and no test pulls the plug.
+        settings = {"fsync_metadata": 0}
+        made = self._thread.submit(clickhouse_connect.get_client, interface="chdb", path=folder, settings=settings)
+        self._engine = made.result()
         self.secret = secret
         self._faults: dict[str, tuple[str, int]] = {}
         super().__init__(("127.0.0.1", port), Handler)
