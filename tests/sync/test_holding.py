@@ -75,6 +75,22 @@ def test_modes_that_need_all_ranks_wait_no_longer_for_it(name, options):
     assert coordinator.wake_at_s is None
 
 
+@pytest.mark.parametrize(("name", "options"), [("asgd", {}), ("ringmaster", {"r": 8})])
+def test_where_each_gradient_is_an_update_the_slow_one_s_come_seldom_and_nobody_waits_for_them(name, options):
+    coordinator = rounds_with_slow(name, {0}, **options)
+    assert closed(hand_in(coordinator, 0, 1, 2)) == [(2, (1,)), (3, (2,))]
+    assert coordinator.wake_at_s == pytest.approx(4 * EXTRA_S)
+    assert closed(hand_in(coordinator, 3, now_s=EXTRA_S)) == [(4, (3,))]
+    assert closed(coordinator.woken(4 * EXTRA_S)) == [(5, (0,))]
+
+
+def test_a_slow_gradient_that_has_become_too_old_to_be_used_is_not_held_back():
+    coordinator = rounds_with_slow("ringmaster", {0}, r=2)
+    said = hand_in(coordinator, 0, 1, 2)
+    assert closed(said) == [(2, (1,)), (3, (2,))]
+    assert messages(said, Go)[-1] == (0, Go(1, 0, 4, kept=False))
+
+
 def test_where_too_few_others_are_there_the_first_of_them_take_part():
     coordinator = rounds_with_slow("m-sync", {0, 2}, m=3)
     assert closed(hand_in(coordinator, 2, now_s=0.0)) == []

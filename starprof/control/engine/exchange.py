@@ -205,7 +205,7 @@ class Exchange:
             with self._lock:
                 self._results.release(result)
 
-        self.peers.send_result(to, encode(close), result.flat, done)
+        self.peers.send_result(to, encode(close), result.flat, done, timed=len(close.members) == 1)
 
     def ask_again(self, times: int) -> None:
         """What was on its way to this rank may be lost with the connection that it was on."""

@@ -90,12 +90,16 @@ class Sums(Protocol):
 
 @dataclass(slots=True)
 class _Message:
-    """What waits to be sent; `done` is called whether it was or not."""
+    """What waits to be sent; `done` is called whether it was or not.
+
+    How long it is on its way tells, where it is `timed`, how slow an interface is.
+    """
 
     kind: int
     header: bytes
     numbers: memoryview | None = None
     done: Callable[[], None] = field(default=lambda: None)
+    timed: bool = False
 
 
 class Peers:
@@ -136,7 +140,7 @@ class Peers:
         store.set(f"peer/{rank}", f"{host}:{port}")
         self._start(self._listen, "starprof-peers")
 
-    def send_result(self, to: int, header: bytes, flat: Flat, done: Callable[[], None]) -> None:
+    def send_result(self, to: int, header: bytes, flat: Flat, done: Callable[[], None], *, timed: bool = False) -> None:
         """Send a round's result; returns at once.
 
         Args:
@@ -144,15 +148,16 @@ class Peers:
             header: description of the round.
             flat: its numbers; must not be touched before `done`.
             done: called once, from another thread or this one.
+            timed: others wait for it as for a sum: how long it is on its way is told with `sent`.
         """
-        self._enqueue(to, _Message(RESULT, header, bytes_of(flat.tensor), done))
+        self._enqueue(to, _Message(RESULT, header, bytes_of(flat.tensor), done, timed))
 
     def send_numbers(self, to: int, header: bytes, numbers: torch.Tensor, done: Callable[[], None]) -> None:
         """Send numbers of a sum; returns at once, and calls `done` as `send_result` does."""
-        self._enqueue(to, _Message(NUMBERS, header, bytes_of(numbers), done))
+        self._enqueue(to, _Message(NUMBERS, header, bytes_of(numbers), done, timed=True))
 
     def sent(self) -> tuple[Sent, ...]:
-        """For how long numbers of sums were on their way to others since this was last asked."""
+        """For how long what others wait for (see `timed`) was on its way to them since this was last asked."""
         with self._measuring:
             return tuple(sent for transit in self._transits.values() if (sent := transit.sent()) is not None)
 
@@ -232,7 +237,7 @@ class Peers:
         return sock, frames
 
     def _measure(self, to: int, message: _Message) -> None:
-        if message.kind == NUMBERS and message.numbers is not None:
+        if message.timed and message.numbers is not None:
             with self._measuring:
                 self._transits[to].reduced(message.numbers.nbytes)
 

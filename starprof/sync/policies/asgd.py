@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from starprof.sync.policies.base import Draft, Policy, shared
+from starprof.sync.policies.base import ALONE_HOLDS_FOR, Draft, Policy, shared
 
 
 class Asgd(Policy):
     """Each gradient is applied on arrival, with the N-th part of the learning rate."""
 
     name = "asgd"
+    holds_for = ALONE_HOLDS_FOR
+
+    @property
+    def leaves_out(self) -> bool:
+        """Nobody waits for another one."""
+        return len(self.members) > 1
 
     @property
     def max_staleness(self) -> None:

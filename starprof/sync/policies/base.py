@@ -205,12 +205,18 @@ class Draft:
         )
 
 
+ALONE_HOLDS_FOR = 4.0
+"""Where an update is one gradient, others wait for it on its way: a slow one takes a fifth of the time at most."""
+
+
 class Policy(ABC):
     """A synchronisation mode at work.
 
     Attributes:
         name: as users write it.
         drops: whether a gradient of a worker that stays may be thrown away.
+        holds_for: a gradient whose reduction takes longer than a usual one counts as ready later by so many times that,
+            in modes that leave out who is late.
         max_staleness: no gradient older than this goes into an update, whatever happens; None: there is no such bound.
             It never falls: a gradient that was let go when more was allowed may still be on its way.
         members: workers that take part, in order.
@@ -220,6 +226,7 @@ class Policy(ABC):
 
     name: ClassVar[str]
     drops: ClassVar[bool] = False
+    holds_for: ClassVar[float] = 1.0
 
     def __init__(self, workers: Iterable[int], *, version: int = 0) -> None:
         """Begin with these workers, whose parameters have seen `version` updates and who are all computing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from starprof.sync.policies.base import Draft, Gradient, Policy, shared
+from starprof.sync.policies.base import ALONE_HOLDS_FOR, Draft, Gradient, Policy, shared
 
 
 class Ringmaster(Policy):
@@ -12,6 +12,7 @@ class Ringmaster(Policy):
 
     name = "ringmaster"
     drops = True
+    holds_for = ALONE_HOLDS_FOR
 
     def __init__(self, workers: Iterable[int], r: int, *, version: int = 0) -> None:
         """Discard from a delay of `r` updates on."""
@@ -19,6 +20,11 @@ class Ringmaster(Policy):
             raise ValueError(f"r must be at least 1, not {r}")
         super().__init__(workers, version=version)
         self.r = r
+
+    @property
+    def leaves_out(self) -> bool:
+        """Nobody waits for another one."""
+        return len(self.members) > 1
 
     @property
     def max_staleness(self) -> int:

@@ -278,7 +278,7 @@ class Deciding:
         self._now_s = now_s
         delay_s = self.transfers.delay_s(gradient.worker, now_s) if self.policy.leaves_out else 0.0
         if delay_s:
-            self._held.hold(gradient, now_s + delay_s)
+            self._held.hold(gradient, now_s + delay_s * self.policy.holds_for)
         else:
             self._decide(Arrived(gradient, now_s))
 
