@@ -36,6 +36,7 @@ from starprof.cli import (
 from starprof.errors import StarprofError
 
 EXIT_INTERRUPTED = 130
+ADVISE = ("observe", "suggest", "apply")
 
 VERBS = (
     record.register,
@@ -85,7 +86,7 @@ def _print_version(wanted: bool) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; the entry point of the `starprof` command."""
     try:
-        build_app()(args=None if argv is None else list(argv), prog_name="starprof")
+        build_app()(args=_with_values(sys.argv[1:] if argv is None else argv), prog_name="starprof")
     except StarprofError as error:
         from starprof.reports.plain import printable
 
@@ -96,6 +97,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as leaving:
         return _flushed(_exit_code(leaving))
     return _flushed(0)
+
+
+def _with_values(argv: Sequence[str]) -> list[str]:
+    """`--advise` alone means observe: typer knows no options whose value may be left away."""
+    own = list(argv).index("--") if "--" in argv else len(argv)
+    found = []
+    for at, word in enumerate(argv):
+        alone = word == "--advise" and at < own and argv[at + 1 : at + 2] not in [[a] for a in ADVISE]
+        found.append("--advise=observe" if alone and argv[0] == "record" else word)
+    return found
 
 
 def _root(

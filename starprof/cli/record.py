@@ -91,6 +91,22 @@ def record(
         metavar="HOST:PORT",
         help="Serve OpenMetrics over HTTP here, such as 127.0.0.1:9465.",
     ),
+    advise: str | None = typer.Option(
+        None,
+        "--advise",
+        metavar="[observe|suggest|apply]",
+        help="Watch for stragglers while the job runs: log what should be done (also without a value), suggest it, or "
+        "do it within the limits (implies --control).",
+    ),
+    limit: list[str] = typer.Option(
+        [],
+        "--limit",
+        metavar="NAME=VALUE",
+        help="With --advise: what it may do at most, such as actions_per_hour=2 or modes=m-sync,lgc; may be repeated.",
+    ),
+    webhook: str | None = typer.Option(
+        None, "--webhook", metavar="URL", help="With --advise=suggest: post suggestions to this address."
+    ),
 ) -> None:
     """Record a distributed training job: torchrun, python, srun, mpirun, accelerate, a shell script.
 
@@ -118,5 +134,8 @@ def record(
             live=live,
             metrics=metrics,
             buffer=buffer,
+            advise=advise,
+            limits=options_of(limit),
+            webhook=webhook,
         )
     )

@@ -20,7 +20,7 @@ from typing import Any, ParamSpec
 from starprof.errors import SpoolError
 from starprof.model.columns import Table, row
 from starprof.model.ranklists import listed
-from starprof.model.tables.sync import NATIVE, SYNC_NOISE, SYNC_STEP, SYNC_SWITCH, SYNC_UPDATE
+from starprof.model.tables.sync import ADVISOR_ACTION, NATIVE, SYNC_NOISE, SYNC_STEP, SYNC_SWITCH, SYNC_UPDATE
 from starprof.model.valuelists import gradient_cells
 from starprof.spool.frame import Frame, json_frame, packed_frame
 from starprof.spool.segment import SEALED, SegmentWriter
@@ -44,7 +44,7 @@ ROWS_AT_MOST = 10_000
 
 TEXT_AT_MOST = 1_000
 _INT_LIMIT = 2**63
-_IN_JSON = {table.name: table for table in (SYNC_UPDATE, SYNC_SWITCH, SYNC_NOISE)}
+_IN_JSON = {table.name: table for table in (SYNC_UPDATE, SYNC_SWITCH, SYNC_NOISE, ADVISOR_ACTION)}
 _P = ParamSpec("_P")
 
 
@@ -247,6 +247,18 @@ class ControlJournal:
                 high=_finite(estimate.high),
             ),
         )
+
+    @_harmless
+    def advisor(self, cells: Mapping[str, Any]) -> None:
+        """What an advisor did; written at once.
+
+        Args:
+            cells: of table `advisor_action`, without node, time and attempt.
+        """
+        told = {**cells, "options": _json(cells.get("options"))}
+        here = {"node": self._node, "mono_ns": time.monotonic_ns(), "attempt": self._attempt}
+        self._add(ADVISOR_ACTION, row(ADVISOR_ACTION, **here, **told))
+        self.flush()
 
     @_harmless
     def tick(self) -> None:

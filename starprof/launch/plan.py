@@ -33,6 +33,7 @@ class Plan:
         job: name of the job, for a server of many; None = the batch job's id.
         token_file: file with the shared secret, None = STARPROF_TOKEN or (node 0) a generated one.
         control: JSON object of what the ranks are told of control, None = they are not under control.
+        advise: JSON object of what the advisor is told, None = there is none.
         lock_fd: open descriptor that holds the spool's lock over the exec.
         signal_mask: signals that were blocked when the user called us: the job gets the same.
         pythonpath: PYTHONPATH as the user had it, None = unset.
@@ -56,6 +57,7 @@ class Plan:
     job: str | None = None
     token_file: str | None = None
     control: str | None = None
+    advise: str | None = None
     signal_mask: tuple[int, ...] = ()
     pythonpath: str | None = None
     ingest_every_s: float = INGEST_EVERY_S

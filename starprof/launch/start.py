@@ -47,6 +47,9 @@ class Wish:
     live: bool | None = None
     metrics: str | None = None
     buffer: str | None = None
+    advise: str | None = None
+    limits: Mapping[str, object] = field(default_factory=dict)
+    webhook: str | None = None
 
 
 def record(wish: Wish) -> NoReturn:
@@ -83,6 +86,7 @@ def decide(wish: Wish, environ: Mapping[str, str]) -> Plan:
     max_size_bytes = None if wish.max_size is None else prepare.size_bytes(wish.max_size)
     run_file = prepare.run_path(wish.output or _default_output(wish), node=node, environ=environ)
     _check_addresses(wish, environ)
+    advise = _advise(wish)
     control = _control(wish)
     buffer_bytes = BUFFER_BYTES if wish.buffer is None else prepare.size_bytes(wish.buffer)
     store = _store(wish)
@@ -101,6 +105,7 @@ def decide(wish: Wish, environ: Mapping[str, str]) -> Plan:
         job=wish.job or environment.job_id(environ),
         token_file=wish.token_file,
         control=control,
+        advise=advise,
         # Blocked from here on, so that no signal can fall between the exec and the supervisor's own set-up.
         signal_mask=tuple(sorted(int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED))),
         pythonpath=environ.get("PYTHONPATH"),
@@ -169,7 +174,7 @@ def _store(wish: Wish) -> str | None:
 
 def _control(wish: Wish) -> str | None:
     """What the ranks are told of control; None: nothing, and off means off."""
-    if not wish.control:
+    if not wish.control and wish.advise != "apply":
         if wish.mode is not None or wish.options or wish.max_lag is not None:
             raise UsageError("--mode, --option and --max-lag need --control")
         return None
@@ -178,9 +183,29 @@ def _control(wish: Wish) -> str | None:
     name = wish.mode or modes.NATIVE_NAME
     if name == modes.NATIVE_NAME and wish.options:
         raise UsageError("--option needs --mode")
+    health = {"health": True} if wish.advise is not None else {}
     # How many ranks there will be is not known yet: they check again.
     wanted = modes.before_start(name, wish.options)
-    return json.dumps({"mode": wanted.name, "options": dict(wanted.options), "max_lag": wish.max_lag})
+    return json.dumps({"mode": wanted.name, "options": dict(wanted.options), "max_lag": wish.max_lag} | health)
+
+
+def _advise(wish: Wish) -> str | None:
+    """What the advisor is told; None: there is none."""
+    if wish.advise is None:
+        if wish.limits or wish.webhook is not None:
+            raise UsageError("--limit and --webhook need --advise")
+        return None
+    from starprof.advisor.limits import Authority, Limits
+
+    if wish.advise not in list(Authority):
+        raise UsageError(f"--advise is observe, suggest or apply, not {wish.advise!r}")
+    if wish.advise == Authority.APPLY and wish.mode is not None:
+        raise UsageError("--advise=apply chooses the mode itself: leave --mode away")
+    if wish.webhook is not None and not wish.webhook.startswith(("http://", "https://")):
+        raise UsageError(f"--webhook is an http address, not {wish.webhook!r}")
+    if wish.join:
+        return None  # node 0 advises
+    return json.dumps({"authority": wish.advise, "limits": Limits.of(wish.limits).to_json(), "webhook": wish.webhook})
 
 
 def _check_addresses(wish: Wish, environ: Mapping[str, str]) -> None:

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from starprof.errors import SpoolError, StarprofError, TransportError
 from starprof.launch import environment, prepare, runinfo, signals
+from starprof.launch.advisor import AdvisorKeeper
 from starprof.launch.agent import AgentKeeper, WatchKeeper
 from starprof.launch.children import Child, start_job
 from starprof.launch.console import say
@@ -56,6 +57,8 @@ class Supervisor:
         self._agent = AgentKeeper(helpers, **kept, node=link.node, rate_hz=plan.rate_hz, journal=self._journal)
         watched, after_s = {**helpers, **_reader(plan)}, plan.watch_after_s
         self._watch = WatchKeeper(watched, **kept, arguments=plan.watch_arguments, after_s=after_s)
+        advise = plan.advise if link.holds_run_file else None
+        self._advisor = AdvisorKeeper(spool.root, advise, helpers, self._log)
         self._ingest = IngestRunner(spool, plan.target, plan.max_size_bytes, plan.ingest_every_s, helpers, self._log)
         self._complaints: set[str] = set()
 
@@ -92,6 +95,7 @@ class Supervisor:
     def _start_helpers(self) -> None:
         self._agent.start()
         self._link.start(self._journal)
+        self._advisor.start()
 
     def _patience_s(self) -> float:
         planned = [due_s for keeper in self._keepers() if (due_s := keeper.due_in_s) is not None]
@@ -112,6 +116,7 @@ class Supervisor:
     def _tend(self) -> None:
         for keeper in self._keepers():
             keeper.tend()
+        self._advisor.tend()
         if self._link.holds_run_file:
             self._ingest.tend()
 
@@ -124,6 +129,7 @@ class Supervisor:
                 say(undone.left)
 
     def _finish(self) -> None:
+        self._advisor.stop()
         self._info["ended_unix_ns"] = time.time_ns()
         self._info["exit_code"] = self.job.exit_code
         self._watch.ask_to_stop()

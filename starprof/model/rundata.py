@@ -94,6 +94,7 @@ class RunData:
         sync_steps: table `sync_step`, likewise, of very many rows a random part.
         sync_noise: table `sync_noise`, likewise, complete.
         calibrations: table `calibration`, likewise, complete; None unless the job was calibrated.
+        advisor_actions: table `advisor_action`, likewise, complete; None unless an advisor had something to say.
         clock_offset_ns: per node (offset to node 0, error bound); a node without an entry is not calibrated.
     """
 
@@ -114,4 +115,5 @@ class RunData:
     sync_steps: pd.DataFrame | None = None
     sync_noise: pd.DataFrame | None = None
     calibrations: pd.DataFrame | None = None
+    advisor_actions: pd.DataFrame | None = None
     clock_offset_ns: Mapping[int, tuple[int, int]] = field(default_factory=dict)

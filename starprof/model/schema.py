@@ -30,7 +30,7 @@ from starprof.model.tables.host import (
 from starprof.model.tables.job import ATTEMPT, CLOCK, EVENT, GAP, NODE, RANK, RUN, STEP, UNAVAILABLE
 from starprof.model.tables.loader import LOADER_SAMPLE
 from starprof.model.tables.network import NIC, NIC_SAMPLE, TCP, TCP_SAMPLE
-from starprof.model.tables.sync import SYNC_NOISE, SYNC_STEP, SYNC_SWITCH, SYNC_UPDATE
+from starprof.model.tables.sync import ADVISOR_ACTION, SYNC_NOISE, SYNC_STEP, SYNC_SWITCH, SYNC_UPDATE
 from starprof.model.tables.trace import COLLECTIVE, LINK_TEST, OPERATION
 
 SCHEMA_VERSION = 7
@@ -71,6 +71,7 @@ TABLES: tuple[Table, ...] = (
     SYNC_STEP,
     SYNC_NOISE,
     CALIBRATION,
+    ADVISOR_ACTION,
 )
 
 BY_NAME = {t.name: t for t in TABLES}

@@ -65,6 +65,7 @@ def redacted(run: RunData, verdict: Verdict) -> tuple[RunData, Verdict]:
         unavailable=cleaner.frame(run.unavailable),
         nodes=cleaner.frame(run.nodes),
         sync_switches=None if run.sync_switches is None else cleaner.frame(run.sync_switches),
+        advisor_actions=None if run.advisor_actions is None else cleaner.frame(run.advisor_actions),
     )
     return clean_run, replace(cleaner.record(verdict), run="run")
 

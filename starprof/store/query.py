@@ -307,6 +307,7 @@ def _sync(run: ReadableRun, attempt: int) -> dict[str, pd.DataFrame | None]:
         "sync_switches": _where_any(run, "sync_switch", chosen),
         "sync_noise": _where_any(run, "sync_noise", chosen),
         "calibrations": _where_any(run, "calibration", chosen),
+        "advisor_actions": _where_any(run, "advisor_action", chosen),
         "sync_steps": _where_any(run, "sync_step", f"{chosen} AND {_drawn('rank * 40503 + step', steps)}"),
     }
 

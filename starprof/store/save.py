@@ -63,6 +63,7 @@ def _save(run: RunData, parts: Iterator[Steps], reckoned: bool, path: Path) -> N
         "sync_step": run.sync_steps,
         "sync_noise": run.sync_noise,
         "calibration": run.calibrations,
+        "advisor_action": run.advisor_actions,
     }
     frames |= {name: frame for name, frame in rare.items() if frame is not None}
     first_node = [i for i, r in enumerate(run.ranks) if r.node == min(info.node for info in run.ranks)]

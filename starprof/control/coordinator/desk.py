@@ -3,6 +3,8 @@
     status    what is going on
     mode      `mode`, `options`, `by`, `reason`: move the job
     freeze    `by`: the mode stays as it is until `unfreeze`
+    advise    `holder`, `serial`, `lease_s`, `state`, `mode`, `options`, `reason`, `after`: see `advised`; answers like
+              `status`, with what is new of the training's health after that number
     history   `last`: switches and the newest updates
     gone      `rank`: its process has ended, its launcher says
 
@@ -16,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from starprof.control import modes
+from starprof.control.coordinator.advised import Word
 from starprof.control.coordinator.record import KEPT
 from starprof.control.coordinator.service import Service
 from starprof.errors import StarprofError, UsageError
@@ -57,6 +60,8 @@ def _status(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:  #
     return {
         **_mode_now(service),
         "frozen_by": service.frozen or None,
+        "operator": service.advised.operator or None,
+        "advisor": service.advised.state or None,
         "refused": coordinator.refused or None,
         "epoch": coordinator.epoch,
         "version": record.version,
@@ -125,8 +130,33 @@ def _mode(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:
     # Groups are of all ranks, also of those that are lost; other options make sense for those who are there.
     ranks = coordinator.ranks if options and "groups" in options else coordinator.live
     wanted = modes.mode(str(question.get("mode")), options, ranks)
-    service.want(wanted, _words(question, "by", "user"), _words(question, "reason", ""))
+    by = _words(question, "by", "user") or "user"
+    service.want(wanted, by, _words(question, "reason", ""))
+    service.overrule(by)
     return _mode_now(service)
+
+
+def _advise(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:
+    """An advisor's word; where it is not let have its way, the answer says why and the rest all the same."""
+    holder, serial, lease_s = question.get("holder"), question.get("serial"), question.get("lease_s")
+    if not isinstance(holder, str) or not 0 < len(holder) <= MAX_WORDS or type(serial) is not int:
+        raise UsageError("an advisor tells holder and serial")
+    if type(lease_s) not in (int, float) or not math.isfinite(lease_s):  # type: ignore[arg-type]
+        raise UsageError("lease_s is a number of seconds")
+    after, options = question.get("after", -1), question.get("options")
+    if type(after) is not int or (options is not None and not isinstance(options, dict)):
+        raise UsageError("after is a number, options an object")
+    wanted = None
+    if question.get("mode") is not None:
+        wanted = modes.mode(str(question["mode"]), options, service.coordinator.live)
+    denied = None
+    try:
+        state = str(question.get("state", ""))
+        service.advise(Word(holder, serial, float(lease_s), wanted, _words(question, "reason", ""), state))  # type: ignore[arg-type]
+    except StarprofError as error:
+        denied = str(error)
+    asked_by = service.asked_by
+    return {**_status(service, question), "denied": denied, "asked_by": asked_by, "health": service.health.after(after)}
 
 
 def _freeze(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,6 +192,7 @@ def _words(question: Mapping[str, Any], name: str, default: str) -> str:
 _DEEDS: dict[str, Callable[[Service, Mapping[str, Any]], dict[str, Any]]] = {
     "status": _status,
     "mode": _mode,
+    "advise": _advise,
     "freeze": _freeze,
     "unfreeze": _unfreeze,
     "history": _history,

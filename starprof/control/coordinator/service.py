@@ -14,7 +14,10 @@ from dataclasses import replace
 from typing import get_args
 
 from starprof.control.codec import encode_briefly
+from starprof.control.codec import encode
+from starprof.control.coordinator.advised import Advised, Word
 from starprof.control.coordinator.connection import Connection
+from starprof.control.coordinator.health import HealthBook
 from starprof.control.coordinator.noise import NoiseBook
 from starprof.control.coordinator.record import Journal, Record, Switch
 from starprof.control.coordinator.rest import Rest
@@ -27,6 +30,7 @@ from starprof.sync.protocol.lag import LagLimit
 from starprof.sync.protocol.messages import (
     Arrive,
     Close,
+    Health,
     Hello,
     Norms,
     Objects,
@@ -70,6 +74,8 @@ class Service:
         refusals: why ranks stay with native steps, of those that do.
         arrived_s: when each rank's last gradient came, by the clock of the loop.
         noise: what is known of the gradients' noise.
+        health: what is known of the training's.
+        advised: what an advisor may do.
         over: set when there is nothing more to do.
     """
 
@@ -86,6 +92,8 @@ class Service:
         self.refusals: dict[int, tuple[str, ...]] = {}
         self.arrived_s: dict[int, float] = {}
         self.noise = NoiseBook(settings.ranks)
+        self.health = HealthBook()
+        self.advised = Advised(self.want)
         self.over = asyncio.Event()
         self.why_over = ""
         self._secret = secret
@@ -137,8 +145,8 @@ class Service:
             self._met(connection, rank)
         elif rank != connection.rank or self._refusing.get(rank) is connection:
             raise TransportError("a rank spoke before its hello, or for another one")
-        if type(message) is Norms:
-            self._look_at_noise(message)
+        if isinstance(message, Norms | Health):
+            self._look_at_training(message)
             return
         now_s = self._clock()
         if type(message) is Arrive:
@@ -158,10 +166,15 @@ class Service:
             self._tell_wish([rank])
         self._rest.maybe()
 
-    def _look_at_noise(self, norms: Norms) -> None:
-        seen = self.noise.told(norms)
+    def _look_at_training(self, told: Norms | Health) -> None:
+        """What only says how the training does."""
+        if isinstance(told, Health):
+            self.health.told(told)
+            return
+        seen = self.noise.told(told)
         if seen is not None:
-            self.record.noise(seen, NATIVE if norms.native else self._decides)
+            self.health.norm(seen)
+            self.record.noise(seen, NATIVE if told.native else self._decides)
 
     def ended(self, connection: Connection, why: str) -> None:
         """See `connection.Hub`."""
@@ -203,6 +216,7 @@ class Service:
             self._note_refused((self.coordinator.refused,))
         self.wish = NATIVE
         self._asked = (time.monotonic(), "coordinator", self.coordinator.refused)
+        self.advised.refused()
         self._keep_wish()
 
     def _note_refusals(self) -> None:
@@ -303,20 +317,27 @@ class Service:
         self._asked_here = True
         self._keep_wish()
 
+    def overrule(self, by: str) -> None:
+        """The mode is this one's choice from now on, and no advisor's."""
+        self.advised.overruled(by)
+        self._keep_wish()
+
     def _want(self, mode: Mode, asked_by: str, reason: str) -> None:
         self.wish = mode
         self._asked = (time.monotonic(), asked_by, reason)
         self.deliver(self.coordinator.switch(None if mode.native else mode.policy, self._clock()))
 
     def freeze(self, by: str) -> None:
-        """The mode stays as it is, for whoever it is; with "" it may change again."""
+        """The mode stays as it is, for whoever it is; with "" it may change again, an advisor's way too."""
         self.frozen = by
+        if not by:
+            self.advised.overruled("")
         self._asked_here = True
         self._keep_wish()
 
     def _keep_wish(self) -> None:
         """Ranks keep it in mind: the next coordinator may be on any node, and hears it from them."""
-        text = Wish(self.wish, self._asked[1], self.frozen).text()
+        text = Wish(self.wish, self._asked[1], self.frozen, self.advised.operator).text()
         if len(text) > MAX_CHARACTERS:
             say("what is wanted is too long for ranks to keep in mind")
             return
@@ -342,6 +363,7 @@ class Service:
         self._taken_over = (heard.epoch, heard.serial)
         self._want(wish.mode, wish.asked_by, "")
         self.frozen = wish.frozen_by
+        self.advised.taken_over(wish.asked_by, wish.operator, wish.mode, self._clock())
         self._keep_wish()
 
     @property
@@ -354,6 +376,11 @@ class Service:
         if self.coordinator.policy is None:
             return "native"
         return "returning" if self.wish.native else "rounds"
+
+    @property
+    def asked_by(self) -> str:
+        """Who wants the mode that is wanted."""
+        return self._asked[1]
 
     @property
     def in_force(self) -> Mode:
@@ -417,8 +444,18 @@ class Service:
             if not known.lost and rank not in self._connections:
                 self._look_at_lease(rank, now_s)
         self.deliver(self.coordinator.tick(now_s))
+        self._look_at_advice(now_s)
         self.record.tick()
         self._look_at_end(now_s)
+
+    def advise(self, word: Word) -> None:
+        """An advisor has spoken; see `Advised.said`."""
+        self.advised.said(word, self._clock())
+
+    def _look_at_advice(self, now_s: float) -> None:
+        """What is frozen stays, also without the advisor that moved it there."""
+        if not self.frozen:
+            self.advised.tick(now_s)
 
     def _look_at_lease(self, rank: int, now_s: float) -> None:
         """Said again after each further lease: the others may have become a quorum since."""

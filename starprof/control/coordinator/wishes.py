@@ -22,11 +22,13 @@ class Wish:
         mode: to be moved to.
         asked_by: who wants it.
         frozen_by: who wants it to stay so; "" for nobody.
+        operator: who has taken the choice from the advisor; "" for nobody.
     """
 
     mode: Mode
     asked_by: str
     frozen_by: str = ""
+    operator: str = ""
 
     def text(self) -> str:
         """As one line."""
@@ -35,6 +37,7 @@ class Wish:
             "options": dict(self.mode.options),
             "asked_by": self.asked_by,
             "frozen_by": self.frozen_by,
+            "operator": self.operator,
         }
         return json.dumps(told)
 
@@ -44,6 +47,6 @@ def wish_of(text: str, ranks: Iterable[int]) -> Wish | None:
     try:
         told = json.loads(text)
         mode = modes.mode(str(told["mode"]), dict(told["options"]), ranks)
-        return Wish(mode, str(told["asked_by"]), str(told["frozen_by"]))
+        return Wish(mode, str(told["asked_by"]), str(told["frozen_by"]), str(told["operator"]))
     except (ValueError, KeyError, TypeError, RecursionError, UsageError):
         return None

@@ -33,6 +33,10 @@ class Driver(Protocol):
         """Before an iteration's first forward pass."""
         ...
 
+    def before_backward(self, roots: Any) -> None:
+        """A backward pass that synchronises begins at these."""
+        ...
+
     def after_backward(self) -> None:
         """The gradients of an iteration are there; reduced, where steps are native."""
         ...
@@ -162,7 +166,7 @@ class DdpPatches:
             if is_dynamo_compiling() or self._last is None:
                 return original(*args, **kwargs)
             if not self._depth:
-                self._before_backward(self._last)
+                self._before_backward(self._last, args[0] if args else kwargs.get("tensors"))
             self._depth += 1  # re-entrant checkpointing calls it inside a backward pass
             try:
                 result = original(*args, **kwargs)
@@ -174,8 +178,10 @@ class DdpPatches:
 
         return backward
 
-    def _before_backward(self, model: Model) -> None:
+    def _before_backward(self, model: Model, roots: Any) -> None:
         watched = self._models.get(model)
+        if watched is not None and watched.driver is not None and watched.sync_due and not watched.is_captured():
+            watched.driver.before_backward(roots)
         if watched is not None and watched.fill and watched.sync_due:
             watched.fill = False
             for parameter in watched.parameters:

@@ -14,6 +14,7 @@ from torch.nn import Module
 from starprof.control.engine.batches import Batches
 from starprof.control.engine.engine import Engine
 from starprof.control.engine.loopscan import collective_in
+from starprof.control.engine.losses import LossLooks
 from starprof.control.engine.refusals import NATIVE_STEPS, Seen, UserCollectives, of_collectives, reasons
 from starprof.control.engine.updating import Updating
 from starprof.control.engine.updating.operations import STEPS
@@ -53,6 +54,7 @@ class RankDriver:
         accelerators: whether models on GPUs may go into rounds.
         waiting: surrounds whatever waits for other ranks.
         on_step: called at the end of every step in rounds with the engine.
+        losses: tells the coordinator the loss now and then; None where nobody asked for it.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class RankDriver:
         self.accelerators = False
         self.waiting: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.on_step: Callable[[Engine], None] = lambda _engine: None
+        self.losses: LossLooks | None = None
         self.guard = guard
         self._patches = patches
         self._batches = batches
@@ -108,6 +111,11 @@ class RankDriver:
             with self.waiting():
                 self._safely(engine.before_step)
 
+    def before_backward(self, roots: Any) -> None:
+        """See `ddp.Driver`."""
+        if self.losses is not None and not self._off:
+            self.losses.before_backward(roots)
+
     def after_backward(self) -> None:
         """See `ddp.Driver`."""
         self.check()
@@ -118,6 +126,8 @@ class RankDriver:
         if engine is None:
             self.guard.attempt(self._consider)
             return
+        if self.losses is not None:
+            self.losses.after_step(engine.version)
         if not self.refused:
             self._safely(self._judge_again)
         if self.native:

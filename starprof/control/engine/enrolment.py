@@ -18,6 +18,7 @@ from starprof.control.engine.engine import Engine
 from starprof.control.engine.flat import Layout
 from starprof.control.engine.groups import Groups, own_client
 from starprof.control.engine.loopupdates import LoopUpdates
+from starprof.control.engine.losses import LossLooks
 from starprof.control.engine.noise import NoiseLooks, asked_every
 from starprof.control.engine.peers import QUEUED, Peers
 from starprof.control.engine.rendezvous import Rendezvous, reachable_host, secret_of, state_folder
@@ -75,6 +76,9 @@ class Enrolment(Rendezvous):
         peers = Peers(dist.PrefixStore("peers", own_client(store)), rank, secret, engine, host, queued)
         link = self.link(store, secret, rank, member.hello, engine.told, lock, engine.hopeless)
         engine.connect(peers, link)
+        if self.wish.health:
+            losses = LossLooks(rank, self.driver.guard, self.driver.updating.scale_on_device)
+            losses.link, self.driver.losses = link, losses
         self.record(engine, rank, told=rank == 0)
         link.start()
         return engine, link.close

@@ -36,11 +36,13 @@ class Wish:
         mode: that is wanted from the start.
         options: of the mode.
         max_lag: rounds that a rank may be behind; None: as many as there is room for.
+        health: ranks tell the coordinator their loss now and then.
     """
 
     mode: str = "native"
     options: Mapping[str, Any] = field(default_factory=dict)
     max_lag: int | None = None
+    health: bool = False
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Wish | None:
@@ -49,7 +51,12 @@ class Wish:
         if not told or environ.get(env.DISABLE) == "1":
             return None
         wanted = json.loads(told)
-        return cls(str(wanted.get("mode", "native")), dict(wanted.get("options", {})), wanted.get("max_lag"))
+        return cls(
+            str(wanted.get("mode", "native")),
+            dict(wanted.get("options", {})),
+            wanted.get("max_lag"),
+            wanted.get("health") is True,
+        )
 
 
 @dataclass

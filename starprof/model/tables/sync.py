@@ -114,3 +114,33 @@ batch's gradient by (L - G)/(1 - q); their ratio, averaged apart, is the gradien
         real("high", "upper end, NULL where there is none"),
     ),
 )
+
+ADVISOR_ACTION = Table(
+    35,
+    "advisor_action",
+    """What an advisor did to the job or would have done: several rows for each of its actions, one for every stage of
+its life. Gains are time for the same progress before over that after: 2 is twice as fast.""",
+    (
+        NODE_KEY,
+        AT,
+        ATTEMPT_KEY,
+        key("action", "number of the action, from 1; 0: of none"),
+        text("stage", "proposed, asked, canary, kept, rolled-back, returned, would, suggested, declined, guard, drain"),
+        text("mode", "the job is moved to, or would be"),
+        text("options", "of that mode, JSON; NULL for none"),
+        text("from_mode", "mode before"),
+        text("ranks", "who is late, as a list such as 0-3,8"),
+        text("hosts", "where they are"),
+        text("reason", "in words"),
+        real("predicted_gain", "that the chooser expects"),
+        real("predicted_low", "lower end of its 95 % interval"),
+        real("predicted_high", "upper end"),
+        real("dry_gain", "of the mode's policy over the recorded times of the ranks"),
+        real("measured_gain", "in the job, step times after against before, progress counted in"),
+        real("measured_low", "lower end of its 95 % interval"),
+        real("measured_high", "upper end"),
+        real("accuracy_risk", "of the mode, 0 to 1"),
+        fact("max_staleness", "that the mode causes, in updates"),
+        fact("steps", "that were looked at: before the action, or in the canary"),
+    ),
+)

@@ -457,4 +457,21 @@ class Norms:
     pair: bool = False
 
 
-ToCoordinator = Hello | Arrive | Answer | Failed | Prepared | Pause | Leave | Refuse | Objects | Norms
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Rank to coordinator, now and then, where somebody watches over the training: its loss.
+
+    Attributes:
+        rank: whose.
+        version: of the parameters that it belongs to, or of those of a step later.
+        loss: root of a backward pass, without the loss scale; None: it is not finite.
+        finite: whether it is.
+    """
+
+    rank: int
+    version: int
+    loss: float | None
+    finite: bool
+
+
+ToCoordinator = Hello | Arrive | Answer | Failed | Prepared | Pause | Leave | Refuse | Objects | Norms | Health

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from torch import Tensor
 from torch.amp import GradScaler
 from torch.nn import Module
 from torch.optim import Optimizer
@@ -130,6 +131,11 @@ class Updating:
         self._left_out += scale < self._scale
         self._scale = scale
         return scale
+
+    def scale_on_device(self) -> Tensor | None:
+        """The same where it is, which nothing waits for; None: there is no loss scale."""
+        scaler = self._scaler()
+        return None if scaler is None else scaler._get_scale_async()
 
     @property
     def left_out(self) -> int | None:
