@@ -3,6 +3,7 @@
 from starprof.advisor.events import Denied, Event, Gain, Job, Loss, Move, Note, Proposal, Ranks, StepTime, Tick
 from starprof.advisor.limits import Authority, Limits
 from starprof.advisor.machine import Advisor, Phase
+from starprof.advisor.own import OwnTrainer
 
 __all__ = [
     "Advisor",
@@ -15,6 +16,7 @@ __all__ = [
     "Loss",
     "Move",
     "Note",
+    "OwnTrainer",
     "Phase",
     "Proposal",
     "Ranks",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 WHY = "starprof: slows a training job down"
 
@@ -32,6 +32,13 @@ def drain_texts(host: str, environ: Mapping[str, str]) -> dict[str, tuple[str, .
             f"ssh {name} pkill -TERM -f torch.distributed.run",
         ),
     }
+
+
+RUNNABLE: Mapping[str, Callable[[tuple[str, ...]], tuple[str, ...]]] = {
+    "slurm": lambda commands: commands[:1],
+    "kubernetes": lambda commands: commands,
+}
+"""What of the commands can be run as they stand, by system."""
 
 
 def running_under(environ: Mapping[str, str]) -> str:

@@ -196,7 +196,8 @@ class Advisor:
                 self._memory.came_back(self.proposal.hosts, now_s)
             self._enter(Phase.WATCHING, now_s)
         elif self.phase is Phase.BACK:
-            self._enter(Phase.KEPT, now_s)  # it is asked for again, unless the operator has his way
+            # It is asked for again, unless the operator has his way.
+            self._enter(Phase.WATCHING if self.proposal is None else Phase.KEPT, now_s)
 
     # Time.
 

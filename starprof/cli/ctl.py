@@ -25,6 +25,7 @@ class Do(Enum):
     FREEZE = "freeze"
     UNFREEZE = "unfreeze"
     HISTORY = "history"
+    DRAIN = "drain"
 
 
 def register(app: typer.Typer) -> None:
@@ -41,6 +42,8 @@ def ctl(
     ),
     reason: str = typer.Option("", "--reason", help="With `mode`: why, for the record."),
     last: int = typer.Option(20, "--last", min=1, max=MAX_UPDATES, help="With `history`: how many updates."),
+    host: str = typer.Option("", "--host", help="With `drain`: the node."),
+    run: str = typer.Option("", "--run", metavar="SYSTEM", help="With `drain`: run it, with slurm or kubernetes."),
     as_json: bool = typer.Option(False, "--json", help="Print the coordinator's answer as one JSON object."),
 ) -> None:
     """See and change how a running job synchronises."""
@@ -50,6 +53,9 @@ def ctl(
         raise UsageError("which mode? `native`, or the name of another one")
     if do is not Do.MODE and (mode is not None or option or reason):
         raise UsageError(f"{do.value} takes no mode, option or reason")
+    if do is Do.DRAIN:
+        _drain(host, run)
+        return
     question: dict[str, Any] = {"do": do.value}
     if do is Do.HISTORY:
         question["last"] = last
@@ -78,6 +84,29 @@ def _ask(folder: Path, question: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
+def _drain(host: str, run: str) -> None:
+    import os
+    import shlex
+    import subprocess
+
+    from starprof.advisor.handover import RUNNABLE, drain_texts, running_under
+
+    if not host:
+        raise UsageError("which node? give --host")
+    if run and run not in RUNNABLE:
+        raise UsageError(f"--run is {' or '.join(RUNNABLE)}: anything else is for you to run")
+    texts = drain_texts(host, os.environ)
+    for system, commands in texts.items():
+        here = " (this shell's)" if system == running_under(os.environ) else ""
+        print(f"{system}{here}:")
+        for command in commands:
+            print(f"  {command}")
+    for command in RUNNABLE[run](texts[run]) if run else ():
+        done = subprocess.run(shlex.split(command), check=False)  # noqa: S603 - asked for, and shown above
+        if done.returncode:
+            raise StarprofError(f"{command!r} failed with {done.returncode}")
+
+
 def _check(folder: Path, name: str, options: dict[str, object]) -> None:
     """Refuse what can't be before anything is asked for."""
     from starprof.control import modes
@@ -94,6 +123,10 @@ def _status_lines(answer: Mapping[str, Any]) -> Iterable[str]:
     yield from _refusals(answer)
     if answer["frozen_by"]:
         yield f"frozen   by {answer['frozen_by']}"
+    if answer.get("operator"):
+        yield f"operator {answer['operator']} has chosen this mode: no advisor changes it until unfreeze"
+    if answer.get("advisor"):
+        yield f"advisor  {_advisor(answer['advisor'])}"
     if answer["refused"]:
         yield f"native   for good: {answer['refused']}"
     yield f"updates  {answer['updates']} in rounds, {answer['rounds_per_s']:.1f} per second; epoch {answer['epoch']}"
@@ -110,6 +143,18 @@ def _status_lines(answer: Mapping[str, Any]) -> Iterable[str]:
         more_ms = 1e3 * rank["extra_transfer_s"]
         slow = f"  late: its data takes {more_ms:.0f} ms longer in a reduction" if more_ms else ""
         yield f"{rank['rank']:>5}  {rank['state']:<12}  {rank['lag']:>6}  {arrival:>12}  {part:>6}{slow}"
+
+
+def _advisor(told: str) -> str:
+    """What the advisor says that it is doing."""
+    try:
+        state = json.loads(told)
+        words = f"{state['authority']}: {state['phase']} for {state['since_s']:.0f} s"
+        if state["ranks"]:
+            words += f", ranks {state['ranks']} late on {', '.join(state['hosts'])}; gain expected {state['predicted']}"
+        return words + (f", measured {state['measured']}" if state["measured"] else "")
+    except (ValueError, KeyError, TypeError):
+        return "says nothing that makes sense"
 
 
 def _mode_lines(answer: Mapping[str, Any]) -> Iterable[str]:

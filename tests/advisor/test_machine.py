@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from world import World, between, infos, steady
 
-from starprof.advisor import Authority, Denied, Job, Limits, Loss, Move, Note, Ranks
+from starprof.advisor import Authority, Denied, Job, Limits, Loss, Move, Note, OwnTrainer, Ranks
 from starprof.advisor.handover import drain_texts
 from starprof.advisor.limits import SAFE_MODES
 from starprof.errors import UsageError
@@ -115,14 +115,14 @@ def test_a_frozen_job_is_never_touched():
     world.job = dataclasses.replace(world.job, frozen="user")
     world.run(20)
     assert world.moves == []
-    moved = World(between(3, 4, 5, 15))
-    moved.run(12)
+    moved = World(between(3, 4, 5, 22))
+    moved.run(18)
     assert moved.advisor.phase == "kept"
     moved.job = dataclasses.replace(moved.job, frozen="user")
     moved.run(40)
     assert back(moved) == [], "not even back, when the fault is over"
     moved.job = dataclasses.replace(moved.job, frozen="")
-    moved.run(55)
+    moved.run(50)
     assert len(back(moved)) == 1
 
 
@@ -160,7 +160,7 @@ def test_a_mode_that_does_not_keep_its_promise_is_rolled_back():
 
     world = World(slow)
     holder.append(world)
-    world.run(20)
+    world.run(45)
     assert world.stages()[:3] == ["proposed", "canary", "rolled-back"]
     note = next(a for _, a in world.actions if isinstance(a, Note) and a.stage == "rolled-back")
     assert note.measured.middle < 1
@@ -181,7 +181,7 @@ def test_hosts_are_remembered_and_not_ranks():
     assert len(away(world)) == 1
     world.say(Ranks(infos(4, ["e", "b", "c", "a"]), attempt=2))
     world.step = 0
-    world.run(60)
+    world.run(90)
     assert len(away(world)) == 2
 
 
@@ -255,3 +255,26 @@ def test_moves_tell_why():
     cells = world.actions[0][1].cells()
     assert cells["ranks"] == "3"
     assert cells["predicted_low"] <= cells["predicted_gain"] <= cells["predicted_high"]
+
+
+def test_a_trainer_of_ones_own_asks_and_applies():
+    now, heard = [0.0], []
+    trainer = OwnTrainer(4, heard.append, clock=lambda: now[0])
+    rng = np.random.default_rng(0)
+    for step in range(200):
+        own = 0.1 * rng.lognormal(0, 0.05, 4)
+        own[2] *= 4 if step > 70 else 1
+        now[0] += own.max()
+        for rank in range(4):
+            trainer.step(rank, step, own[rank], own.max() - own[rank])
+        if trainer.advice is not None:
+            break
+    assert heard == [trainer.advice]
+    assert trainer.advice.proposal.ranks == (2,)
+    trainer.applied(trainer.advice.mode, trainer.advice.options)
+    assert trainer.advice is None
+    trainer.loss(math.nan)
+    trainer.loss(math.nan)
+    now[0] += 1.0
+    trainer.step(0, 500, 0.1, 0.0)
+    assert trainer.advice.mode == "native"

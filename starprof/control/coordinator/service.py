@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import get_args
 
 from starprof.control.codec import encode_briefly
-from starprof.control.codec import encode
 from starprof.control.coordinator.advised import Advised, Word
 from starprof.control.coordinator.connection import Connection
 from starprof.control.coordinator.health import HealthBook
