@@ -28,7 +28,7 @@ def drain_texts(host: str, environ: Mapping[str, str]) -> dict[str, tuple[str, .
             f"kubectl drain {name} --ignore-daemonsets --delete-emptydir-data",
         ),
         "torch elastic": (
-            "# with --nnodes=MIN:MAX and --max-restarts > 0: end the agent on that node, the others meet again without it",
+            "# with --nnodes=MIN:MAX and --max-restarts > 0: end that node's agent, the others meet again",
             f"ssh {name} pkill -TERM -f torch.distributed.run",
         ),
     }

@@ -1,4 +1,4 @@
-"""The coordinator's side: leases, the operator, old words; and random schedules of what may go wrong, in virtual time."""
+"""The coordinator's side: leases, the operator, old words; and random schedules of faults, in virtual time."""
 
 import random
 
