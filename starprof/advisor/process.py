@@ -143,7 +143,7 @@ class AdvisorProcess:
             self._journal.tick()
         new = self._state.with_name(STATE + ".new")
         try:
-            new.write_text(json.dumps({"schema": 1, **self._advisor.state(time.monotonic())}))
+            new.write_text(json.dumps({"schema": 1, "pid": os.getpid(), **self._advisor.state(time.monotonic())}))
             new.rename(self._state)
         except OSError:
             return  # a full disk: the view is old for a while

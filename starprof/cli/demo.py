@@ -39,6 +39,9 @@ def demo(
     rank: int = typer.Option(1, help="The rank that it happens to (0 to 3)."),
     out: Path = typer.Option(Path("demo-out"), metavar="DIR", help="Folder for the run file and the report."),
     steps: int = typer.Option(160, help="Training steps."),
+    advise: bool = typer.Option(
+        False, "--advise", help="Let the live advisor act while the fault lasts, and watch it."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print exactly the verdict object as JSON."),
 ) -> None:
     """Train a small model on 4 ranks, break one of them, and find out which and why.
@@ -50,6 +53,9 @@ def demo(
 
     request = run.Request(SCENARIOS[fault.value], rank, out, steps)
     run.check(request)
+    if advise:
+        _advised(request)
+        return
     if request.scenario.hosts:
         netlab.enter_own_namespace([sys.executable, "-m", "starprof", *sys.argv[1:]])
     progress = _Progress(request)
@@ -63,6 +69,32 @@ def demo(
     _say(f"found:    {describe_found(verdict)}")
     if not matches(verdict, truth):
         _say("the diagnosis is NOT what was injected")
+        raise typer.Exit(EXIT_WRONG_DIAGNOSIS)
+
+
+def _advised(request: Request) -> None:
+    """The advisor's story, its rates, and its report; exit code 3 when it did not do what it is for."""
+    from dataclasses import replace
+
+    from starprof.demo import advised, run
+    from starprof.reports.sections.advisor import headline
+
+    request = replace(request, name="advisor")
+    _say("starprof demo: 4 ranks train a small CNN under `starprof record --advise=apply`; starting torch ...")
+    pace = advised.train(request, _say)
+    data, _ = run.diagnose(request)
+    for what in advised.PARTS:
+        rate = pace.per_s(what)
+        print(f"{what:<24}{'-' if rate is None else f'{rate:.1f} steps/s'}")
+    if data.advisor_actions is None:
+        _say("the advisor did NOT act")
+        raise typer.Exit(EXIT_WRONG_DIAGNOSIS)
+    print(headline(data.advisor_actions))
+    _say(f"Wrote {request.run_file}")
+    _say(f"Wrote {request.report}")
+    stages = set(data.advisor_actions["stage"])
+    if not {"kept", "native"} <= stages:
+        _say("the advisor did NOT do what it is for")
         raise typer.Exit(EXIT_WRONG_DIAGNOSIS)
 
 

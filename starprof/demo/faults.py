@@ -30,6 +30,7 @@ class Fault:
         kind: a name in `KINDS`.
         rank: the rank at fault; -1 for every rank.
         step: first optimizer step (from 0) with the fault.
+        until: file at whose presence the fault is over; "": it lasts.
         delay_ms: how long each delay lasts.
         every: a delay in every n-th step only.
         layer: for `backward`, where the delay sits: "first" or "last" layer of the model.
@@ -43,6 +44,7 @@ class Fault:
     every: int = 1
     layer: str = "first"
     truth: str = ""
+    until: str = ""
 
     def to_env(self) -> dict[str, str]:
         """The environment that brings the fault into a rank."""
@@ -67,7 +69,8 @@ class Injector:
     def due(self) -> bool:
         """Whether the fault shows in the current step."""
         since = self.step - self.fault.step
-        return self.guilty and since >= 0 and since % self.fault.every == 0
+        over = bool(self.fault.until) and Path(self.fault.until).exists()
+        return self.guilty and since >= 0 and since % self.fault.every == 0 and not over
 
     def count_steps(self) -> None:
         """Count optimizer steps."""

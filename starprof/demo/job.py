@@ -37,12 +37,14 @@ class Recorded:
         script: training script and its arguments; it prints `step N/M ...` after each step.
         ranks: how many.
         environ: variables of the job, beside those of this process.
+        words: further options of `starprof record`.
     """
 
     run_file: Path
     script: tuple[str, ...]
     ranks: int
     environ: Mapping[str, str]
+    words: tuple[str, ...] = ()
 
     @property
     def log(self) -> Path:
@@ -66,7 +68,11 @@ def on_one_host(job: Recorded, on_step: OnStep) -> None:
         StarprofError: the job failed.
     """
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={job.ranks}"]
-    command = [*starprof_command("record", "--force", "-o", str(job.run_file), "--"), *torchrun, *job.script]
+    command = [
+        *starprof_command("record", "--force", *job.words, "-o", str(job.run_file), "--"),
+        *torchrun,
+        *job.script,
+    ]
     with job.log.open("w", buffering=1) as log:
         _follow([_start(command, job.environ, subprocess.PIPE, log)], log, on_step)
 

@@ -27,12 +27,13 @@ MIN_STEPS = 60
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the user asked for."""
+    """What the user asked for; `name`: of the files, else that of the scenario."""
 
     scenario: Scenario
     rank: int
     out: Path
     steps: int
+    name: str = ""
 
     @property
     def fault_step(self) -> int:
@@ -42,7 +43,7 @@ class Request:
     @property
     def run_file(self) -> Path:
         """The run file that is written."""
-        return (self.out / f"demo-{self.scenario.name}{RUN_SUFFIX}").absolute()
+        return (self.out / f"demo-{self.name or self.scenario.name}{RUN_SUFFIX}").absolute()
 
     @property
     def report(self) -> Path:

@@ -104,16 +104,27 @@ def digits() -> tuple[TensorDataset, TensorDataset]:
     return TensorDataset(x[train], y[train]), TensorDataset(x[test], y[test])
 
 
-def batches(loader: DataLoader[Any], sampler: DistributedSampler[Any], steps: int) -> Iterator[tuple[int, Any]]:
-    """Exactly `steps` batches, over as many epochs as that takes."""
+def batches(
+    loader: DataLoader[Any], sampler: DistributedSampler[Any], steps: int, end: Path | None
+) -> Iterator[tuple[int, Any]]:
+    """Exactly `steps` batches, over as many epochs as that takes; with `end` whole epochs, until that file is there."""
     step = 0
     for epoch in range(steps):
         sampler.set_epoch(epoch)
         for batch in loader:
             yield step, batch
             step += 1
-            if step == steps:
+            if step == steps and end is None:
                 return
+        if end is not None and agreed(end.exists() or step >= steps):
+            return
+
+
+def agreed(wish: bool) -> bool:
+    """Whether any rank wants to."""
+    told = torch.tensor([float(wish)])
+    dist.all_reduce(told, op=dist.ReduceOp.MAX)
+    return bool(told.item())
 
 
 def accuracy(net: nn.Module, test: TensorDataset) -> float:
@@ -137,6 +148,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--checkpoint-every", type=int, default=0, help="steps between two checkpoints by rank 0")
     parser.add_argument("--checkpoint-mb", type=int, default=0, help="more state in it, as large models have")
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"))
+    parser.add_argument("--end", type=Path, help="train whole epochs, until this file is there")
     parser.add_argument("--log-dir", type=Path, help="write each rank's step times (seconds) there")
     return parser.parse_args()
 
@@ -159,7 +171,7 @@ def main() -> None:
 
     times = []
     began = time.perf_counter()
-    for step, (x, y) in batches(loader, sampler, args.steps):
+    for step, (x, y) in batches(loader, sampler, args.steps, args.end):
         optimizer.zero_grad()
         loss = functional.cross_entropy(model(x), y)
         loss.backward()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -129,3 +130,27 @@ def test_a_fault_comes_and_goes_and_the_job_follows(recording):
     assert kept[5] > 1.1
     ranks = [json.loads((job.folder / f"rank{rank}.json").read_text()) for rank in range(4)]
     assert len({each["right"] for each in ranks}) == 1
+
+
+def test_divergence_takes_it_back_and_so_does_the_advisors_death(recording):
+    job = recording("--advise=apply", "--limit", "hold_s=1", "--limit", "lease_s=3", "--limit", "modes=m-sync,lgc")
+    job.until(lambda: job.steps() > 100, "steps of a healthy job")
+    (job.folder / "slow").touch()
+    job.until_phase("kept")
+    first = job.mode()
+    (job.folder / "diverge").touch()
+    job.until(lambda: job.mode() == "native", "native steps after the divergence")
+    (job.folder / "diverge").unlink()
+    # The other mode is allowed; the one in which it diverged is not tried again.
+    job.until_phase("kept")
+    assert job.mode() not in {"native", first}
+    os.kill(job.advisor()["pid"], signal.SIGKILL)
+    job.until(lambda: job.mode() == "native", "native steps after the lease")
+    last = job.ask(do="status")["last_switch"]
+    assert last["asked_by"] in {"coordinator", "advisor"}
+    assert job.ask(do="freeze", by="user")["ok"]
+    job.until(lambda: job.advisor().get("standing_by") == "frozen by user", "an advisor that has started anew")
+    job.until_steps(40)
+    assert job.mode() == "native", "a frozen job is not touched"
+    job.end()
+    assert any(stage == "guard" for _, stage, *_ in job.actions())

@@ -11,6 +11,7 @@ from starprof.reports.markup import Section
 from starprof.reports.material import Material
 from starprof.reports.sections import (
     advice,
+    advisor,
     anatomy,
     binding,
     counters,
@@ -31,6 +32,7 @@ SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
     whatif.render,
     heatmap.render,
     synchronisation.render,
+    advisor.render,
     anatomy.render,
     counters.render,
     binding.render,
