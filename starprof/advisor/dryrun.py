@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from starprof.analysis.arrays import Floats
+from starprof.decision.choice.progress import RATE
 from starprof.sync.policies import create
-from starprof.sync.policies.base import Arrived, Decision, Event, Gradient, Woken
+from starprof.sync.policies.base import Arrived, Decision, Event, Gradient, Policy, Woken
 
 MOST_EVENTS = 20_000
 
@@ -31,7 +33,12 @@ class DryRun:
 
 
 def dry_run(
-    mode: str, options: Mapping[str, object], times_s: Floats, workers: Sequence[int], noise_batches: float
+    mode: str,
+    options: Mapping[str, object],
+    times_s: Floats,
+    workers: Sequence[int],
+    noise_batches: float,
+    momentum: float,
 ) -> DryRun:
     """Play a mode over recorded times.
 
@@ -41,8 +48,10 @@ def dry_run(
         times_s: own time of each worker plus the reduction, native steps or the like, shape (W, N).
         workers: of the columns.
         noise_batches: gradient noise scale, in batches of one worker.
+        momentum: of the optimizer.
     """
-    played = _Played(mode, options, times_s, workers, noise_batches)
+    played = _Played(create(mode, workers, dict(options)), times_s, workers)
+    played.noise, played.momentum = noise_batches, momentum
     played.run(float(times_s.max(axis=1).sum()))
     native = float(times_s.max(axis=1).mean())
     gain = native * played.progress / played.now_s if played.now_s > 0 else 0.0
@@ -50,15 +59,13 @@ def dry_run(
 
 
 class _Played:
-    def __init__(
-        self, mode: str, options: Mapping[str, object], times_s: Floats, workers: Sequence[int], noise: float
-    ) -> None:
-        self._policy = create(mode, workers, dict(options))
+    def __init__(self, policy: Policy, times_s: Floats, workers: Sequence[int]) -> None:
+        self._policy = policy
         self._times = times_s
         self._place = {worker: at for at, worker in enumerate(workers)}
         self._numbers = dict.fromkeys(workers, 0)
         self._heap: list[tuple[float, int, Gradient]] = []
-        self._noise = noise
+        self.noise = self.momentum = 0.0
         self._wake_s: float | None = None
         self.now_s = self.progress = 0.0
         self.updates = self.staleness = 0
@@ -96,7 +103,8 @@ class _Played:
 
     def _worth(self, weights: Floats, staleness: np.ndarray[tuple[int], np.dtype[np.int64]]) -> float:
         """In native steps: docs/decisions.md, "What an update is worth"; stale gradients by their mean delay."""
-        workers, step = len(self._place), float(weights.sum())
-        whole = 1.0 + self._noise / workers
-        delta = step - (step**2 + self._noise * float((weights**2).sum())) / (2.0 * whole)
-        return 2.0 * delta / (1.0 + step * float(staleness.mean() if len(staleness) else 0.0) / whole)
+        step, noisy = float(weights.sum()), 1.0 + self.noise / len(self._place)
+        delta = step - RATE * (step**2 + self.noise * float((weights**2).sum())) / (2.0 * noisy)
+        delay = step * float(staleness.mean() if len(staleness) else 0.0)
+        stale = RATE / (2.0 - RATE) * delay / (math.sqrt(1.0 - self.momentum) * noisy)
+        return delta / (1.0 - RATE / 2.0) / (1.0 + stale)

@@ -6,6 +6,8 @@ remove a segment before it was read here: then some steps are missing, which an 
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -39,12 +41,14 @@ class SpoolFeed:
     Attributes:
         segments: folder of the segments.
         node: whose clock is ours.
+        kept: file that remembers the ranks for the next advisor, when what told of them is long folded in; None: none.
         attempt: newest attempt of the job, -1 before the first rank.
     """
 
     segments: Path
     node: int = 0
     attempt: int = -1
+    kept: Path | None = None
     _at: dict[tuple[str, int], int] = field(default_factory=dict)
     _hosts: dict[int, str] = field(default_factory=dict)
     _infos: dict[int, RankInfo] = field(default_factory=dict)
@@ -53,6 +57,8 @@ class SpoolFeed:
 
     def read(self) -> Iterator[Event]:
         """What is new, oldest first as far as can be told."""
+        if self.attempt < 0 and not self._infos:
+            yield from self._remembered()
         try:
             found = list_segments(self.segments)
         except OSError:
@@ -107,7 +113,25 @@ class SpoolFeed:
             self._told = True
             known = [self._infos[rank] for rank in sorted(self._infos)]
             hosts = {info.node: self._hosts.get(info.node) or f"node {info.node}" for info in known}
-            yield Ranks(tuple(replace(info, host=hosts[info.node]) for info in known), self.attempt)
+            yield self._remember(Ranks(tuple(replace(info, host=hosts[info.node]) for info in known), self.attempt))
+
+    def _remember(self, ranks: Ranks) -> Ranks:
+        told = [[i.rank, i.node, i.host, i.local_rank, dict(i.role)] for i in ranks.ranks]
+        if self.kept is not None:
+            with contextlib.suppress(OSError):  # a full disk: an advisor that starts anew is blind then
+                self.kept.write_text(json.dumps([ranks.attempt, told]))
+        return ranks
+
+    def _remembered(self) -> Iterator[Event]:
+        if self.kept is None:
+            return
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            attempt, told = json.loads(self.kept.read_text())
+            known = [RankInfo(rank, node, host, local, role=role) for rank, node, host, local, role in told]
+            self.attempt, self._told, self._world = int(attempt), True, len(known)
+            self._infos = {info.rank: info for info in known}
+            self._hosts = {info.node: info.host for info in known}
+            yield Ranks(tuple(known), self.attempt)
 
     def _steps(self, frame: Frame) -> list[StepTime]:
         cells = np.frombuffer(frame.payload, dtype="<i8").reshape(-1, len(STEP.names))

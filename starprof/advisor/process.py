@@ -32,6 +32,10 @@ STATE = "advisor.json"
 """In the spool: what the advisor is doing, for the live view."""
 
 
+RANKS = "advisor-ranks.json"
+"""Likewise: who the ranks are, for an advisor that starts anew."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """What the process is told.
@@ -77,7 +81,7 @@ class AdvisorProcess:
         self._settings = settings
         spool = Spool(settings.spool)
         self._advisor = Advisor(settings.authority, settings.limits)
-        self._feed = SpoolFeed(spool.segments)
+        self._feed = SpoolFeed(spool.segments, kept=spool.root / RANKS)
         acts = settings.authority is Authority.APPLY
         self._desk = CoordinatorDesk(spool.root, settings.limits.lease_s, acts)
         self._journal: ControlJournal | None = None

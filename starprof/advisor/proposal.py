@@ -73,7 +73,7 @@ def propose(asked: Question, limits: Limits, barred: Mapping[str, str]) -> Propo
     if predicted.low < over * (1.0 + limits.gain):
         return f"{choice.mode} would gain {predicted}, which is not {limits.gain:.0%} more than now for sure"
     noise = situation.noise_or_unknown.middle
-    dry = dry_run(chosen.mode, chosen.options, asked.times_s, asked.ranks, noise)
+    dry = dry_run(chosen.mode, chosen.options, asked.times_s, asked.ranks, noise, limits.momentum)
     if dry.gain < over * (1.0 + limits.gain * DRY_SHARE) or dry.max_staleness > limits.staleness:
         return (
             f"{choice.mode} gains {dry.gain:.2f}x in the dry run on the recorded steps, with gradients up to "
@@ -127,7 +127,7 @@ def _interval(score: Score, situation: Situation, stragglers: int) -> Gain:
     noise = situation.noise_or_unknown
     ends = [score.worst_gain, score.gain]
     for phi in (noise.low, noise.middle, noise.high):
-        needed = seconds_per_step(score.outlook, phi, situation.batch, workers)
+        needed = seconds_per_step(score.outlook, phi, situation.batch, workers, momentum=situation.limits.momentum)
         ends.append(usual / needed)
     gains = []
     for times in _draws(situation.iteration_s, DRAWS if workers < MANY else DRAWS_OF_MANY):

@@ -67,6 +67,21 @@ def test_a_torn_frame_is_waited_for(tmp_path):
     assert [event.step for event in feed.read()] == [0]
 
 
+def test_an_advisor_that_starts_anew_knows_the_ranks(tmp_path):
+    kept, segments = tmp_path / "ranks", tmp_path / "segments"
+    segments.mkdir()
+    writer = SegmentWriter(segments, "n0", seal_seconds=0.0)
+    writer.write([host_frame(), rank_frame(0), rank_frame(1)])
+    (before,) = SpoolFeed(segments, kept=kept).read()
+    for segment in list_segments(segments):
+        segment.path.unlink()  # folded in
+    writer.write([step_frame(0, [7])])
+    after, step = SpoolFeed(segments, kept=kept).read()
+    assert after == before
+    assert step.step == 7
+    writer.close()
+
+
 def test_a_restart_begins_anew(tmp_path):
     feed = SpoolFeed(tmp_path)
     writer = SegmentWriter(tmp_path, "n0")

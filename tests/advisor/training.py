@@ -37,7 +37,7 @@ def main():
             time.sleep(slow_s if rank == 3 and (folder / "slow").exists() else usual_s)
             loss = nn.functional.cross_entropy(model(x), y)
             if (folder / "diverge").exists():
-                loss = loss * 100
+                loss = loss + 5.0  # which changes no gradient
             loss.backward()
             optimizer.step()
             made += 1
