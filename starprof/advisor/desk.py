@@ -45,7 +45,7 @@ class CoordinatorDesk:
                 "holder": self._holder,
                 "serial": self._serial,
                 "lease_s": self.lease_s,
-                "state": json.dumps(state),
+                "state": json.dumps({name: state[name] for name in state.keys() - {"notes", "memory"}}),
                 "after": self._heard,
             }
             if move is not None:
