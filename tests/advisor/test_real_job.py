@@ -16,7 +16,7 @@ from starprof.errors import StarprofError
 from starprof.model import env
 
 TRAINING = Path(__file__).with_name("training.py")
-PATIENCE_S = 150.0
+PATIENCE_S = 300.0
 
 
 class Recording:
