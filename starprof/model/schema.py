@@ -33,7 +33,7 @@ from starprof.model.tables.network import NIC, NIC_SAMPLE, TCP, TCP_SAMPLE
 from starprof.model.tables.sync import ADVISOR_ACTION, SYNC_NOISE, SYNC_STEP, SYNC_SWITCH, SYNC_UPDATE
 from starprof.model.tables.trace import COLLECTIVE, LINK_TEST, OPERATION
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 
 TABLES: tuple[Table, ...] = (
     RUN,

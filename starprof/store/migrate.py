@@ -4,8 +4,7 @@ Version 0 is the layout from before the first release: step records had neither 
 hook's own time; version 1 had no imported runs; in version 2 every step had a start, and some files of it lack what was
 added meanwhile; in version 3 nothing told of synchronisation modes, in version 4 not of the gradients' noise. In
 version 5 updates were to tell whether they were finite, which no coordinator knows; ranks do, by their loss scale.
-Version 6 knew no calibrations.
-Version 6 knew no advisor.
+Version 6 knew no calibrations, version 7 no advisor.
 Migrations run only when a file is opened for writing; a reader of an old file sees NULL in the columns that it lacks.
 """
 
@@ -61,6 +60,8 @@ MIGRATIONS: dict[int, tuple[str, ...]] = {
         "CREATE TABLE IF NOT EXISTS calibration (node BIGINT, mono_ns BIGINT, attempt BIGINT, rank BIGINT, "
         "kind VARCHAR, level DOUBLE, mode VARCHAR, options VARCHAR, took_us BIGINT, steps BIGINT, "
         "iteration_us BIGINT, own_us BIGINT, cores DOUBLE, bytes_per_s DOUBLE)",
+    ),
+    7: (
         "CREATE TABLE IF NOT EXISTS advisor_action (node BIGINT, mono_ns BIGINT, attempt BIGINT, action BIGINT, "
         "stage VARCHAR, mode VARCHAR, options VARCHAR, from_mode VARCHAR, ranks VARCHAR, hosts VARCHAR, "
         "reason VARCHAR, predicted_gain DOUBLE, predicted_low DOUBLE, predicted_high DOUBLE, dry_gain DOUBLE, "
