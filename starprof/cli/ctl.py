@@ -135,6 +135,7 @@ def _status_lines(answer: Mapping[str, Any]) -> Iterable[str]:
     noise = answer.get("noise")
     if noise is not None:
         yield f"noise    {_noise(noise)}"
+    yield from _shard_lines(answer)
     yield ""
     yield f"{'rank':>5}  {'state':<12}  {'behind':>6}  {'last arrival':>12}  part in rounds"
     for rank in answer["ranks"]:
@@ -155,6 +156,17 @@ def _advisor(told: str) -> str:
         return words + (f", measured {state['measured']}" if state["measured"] else "")
     except (ValueError, KeyError, TypeError):
         return "says nothing that makes sense"
+
+
+def _shard_lines(answer: Mapping[str, Any]) -> Iterable[str]:
+    """Of a parameter server."""
+    for shard in answer.get("shards", ()):
+        behind = f", {shard['behind']} entries behind" if shard["behind"] else ""
+        yield f"shard    {shard['shard']} at {shard['at']}, {shard['state']}{behind}"
+    stale = answer.get("staleness", {})
+    if stale:
+        told = ", ".join(f"{count} of {old}" for old, count in stale.items())
+        yield f"stale    gradients by their age in updates: {told}; {answer['dropped']} dropped"
 
 
 def _mode_lines(answer: Mapping[str, Any]) -> Iterable[str]:

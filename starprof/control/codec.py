@@ -1,4 +1,4 @@
-"""The messages of the round protocol as bytes: JSON arrays, read and written by the records' own type annotations.
+"""Messages, first those of the round protocol, as bytes: JSON arrays, by the records' own type annotations.
 
 A record is an array of its fields in order. Where one of several records may stand, as at the top, its class's name
 comes first. Anything that does not fit the annotations is refused, so what comes out can be trusted to be well formed.
@@ -41,48 +41,44 @@ _encode_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_ci
 _decode_json = json.JSONDecoder(parse_constant=_refuse).raw_decode
 
 
-def encode(message: ToRank | ToCoordinator) -> bytes:
-    """A message as bytes.
+class Codec:
+    """Messages that are some records, as bytes and back."""
 
-    Raises:
-        TransportError: it holds what no message may hold, or is too long.
-    """
-    try:
-        data = _encode_json(_write_any(message)).encode()
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise TransportError(f"a {type(message).__name__} can't be sent: {error}") from error
-    if len(data) > MAX_MESSAGE_BYTES:
-        raise TransportError(f"a {type(message).__name__} of {len(data)} bytes is too long to be sent")
-    return data
+    def __init__(self, records: tuple[type, ...]) -> None:
+        """For these."""
+        self._read = _choice_reader(records)
+        self._write = _choice_writer(records)
 
+    def encode(self, message: Any) -> bytes:
+        """A message as bytes.
 
-def encode_briefly(message: ToRank | ToCoordinator) -> bytes:
-    """A message as few bytes, where it has such a form (`brief`).
+        Raises:
+            TransportError: it holds what no message may hold, or is too long.
+        """
+        try:
+            data = _encode_json(self._write(message)).encode()
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            raise TransportError(f"a {type(message).__name__} can't be sent: {error}") from error
+        if len(data) > MAX_MESSAGE_BYTES:
+            raise TransportError(f"a {type(message).__name__} of {len(data)} bytes is too long to be sent")
+        return data
 
-    Raises:
-        TransportError: as `encode`.
-    """
-    return pack(message) or encode(message)
+    def decode(self, data: bytes) -> Any:
+        """The message that some bytes mean.
 
-
-def decode(data: bytes) -> ToRank | ToCoordinator:
-    """The message that some bytes mean.
-
-    Raises:
-        TransportError: they mean none.
-    """
-    if data[:1] == _BRIEF:
-        return unpack(data)
-    if len(data) > MAX_MESSAGE_BYTES:
-        _refuse(f"{len(data)} bytes")
-    try:
-        text = data.decode("ascii")
-        value, end = _decode_json(text)
-    except (ValueError, RecursionError) as error:
-        raise TransportError("the other side sent something that is no message") from error
-    if end != len(text):
-        _refuse(text)
-    return cast("ToRank | ToCoordinator", _read_any(value))
+        Raises:
+            TransportError: they mean none.
+        """
+        if len(data) > MAX_MESSAGE_BYTES:
+            _refuse(f"{len(data)} bytes")
+        try:
+            text = data.decode("ascii")
+            value, end = _decode_json(text)
+        except (ValueError, RecursionError) as error:
+            raise TransportError("the other side sent something that is no message") from error
+        if end != len(text):
+            _refuse(text)
+        return self._read(value)
 
 
 # One reader and one writer are made for every annotation, once.
@@ -191,6 +187,8 @@ def _record_reader(record: type) -> _Read:
 def _record_writer(record: type) -> _Write:
     hints = get_type_hints(record)
     kinds = [hints[field.name] for field in fields(record)]
+    if not kinds:
+        return lambda _value: []
     values_of = attrgetter(*[field.name for field in fields(record)])
     writers = [_writer(kind) for kind in kinds]
     if len(writers) == 1:
@@ -260,5 +258,29 @@ def _choice_writer(records: tuple[Any, ...]) -> _Write:
 MESSAGES: tuple[type, ...] = (*get_args(ToRank), *get_args(ToCoordinator))
 """Every record that may be sent."""
 
-_read_any = _choice_reader(MESSAGES)
-_write_any = _choice_writer(MESSAGES)
+_PROTOCOL = Codec(MESSAGES)
+
+
+def encode(message: ToRank | ToCoordinator) -> bytes:
+    """A message of the round protocol as bytes; raises TransportError as of `Codec.encode`."""
+    return _PROTOCOL.encode(message)
+
+
+def encode_briefly(message: ToRank | ToCoordinator) -> bytes:
+    """A message as few bytes, where it has such a form (`brief`).
+
+    Raises:
+        TransportError: as `encode`.
+    """
+    return pack(message) or encode(message)
+
+
+def decode(data: bytes) -> ToRank | ToCoordinator:
+    """The message of the round protocol that some bytes mean.
+
+    Raises:
+        TransportError: they mean none.
+    """
+    if data[:1] == _BRIEF:
+        return unpack(data)
+    return cast("ToRank | ToCoordinator", _PROTOCOL.decode(data))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import select
 import socket
 import time
 from typing import Any
@@ -103,6 +104,14 @@ class Connection:
                 raise self._broken("the other side takes nothing")
 
     # Receiving.
+
+    def ready(self, timeout_s: float) -> bool:
+        """Whether something of a message is here, or comes within this time; to wait for one harms nothing."""
+        if self._inlet.begun:
+            return True
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(timeout_s * 1e3))
 
     def receive(self, timeout_s: float) -> Head:
         """The next message's head, which must be complete within `timeout_s` seconds.
