@@ -72,6 +72,13 @@ def test_the_operators_mode_is_his(advised, wanted):
     assert wanted[-1][0] == NATIVE
 
 
+def test_what_was_frozen_for_a_while_is_still_on_lease(advised, wanted):
+    advised.said(Word("a", 1, 5.0, ROUNDS), 0.0)
+    advised.overruled("")  # as `unfreeze` does
+    advised.tick(6.0)
+    assert wanted[-1][:2] == (NATIVE, "coordinator")
+
+
 def test_a_coordinator_that_takes_over_waits_for_the_advisor_for_a_while(advised, wanted):
     advised.taken_over("advisor", "", ROUNDS, 0.0)
     advised.tick(TAKEN_OVER_S - 1)

@@ -92,9 +92,12 @@ class Advised:
         self._moved = not word.mode.native
 
     def overruled(self, by: str) -> None:
-        """The operator has asked for a mode himself: it holds until he gives it back, with ""."""
+        """The operator has asked for a mode himself: it holds until he gives it back, with "".
+
+        What the advisor has moved, and the operator has only frozen, is still on lease afterwards.
+        """
         self.operator = by
-        self._moved = False
+        self._moved = self._moved and not by
 
     def taken_over(self, asked_by: str, operator: str, mode: Mode, now_s: float) -> None:
         """A coordinator before this one has moved the job: its advisor has to speak up here, or the job goes back."""
