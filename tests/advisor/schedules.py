@@ -130,6 +130,7 @@ class _World:
                 coordinator.mode, coordinator.by, coordinator.frozen, coordinator.advised.operator, self.now_s
             )
             self.coordinator.history = history
+            self.silent_s = 0.0  # whoever takes over gives the advisor TAKEN_OVER_S to come
         elif dice < 0.12 and self.processes:
             rng.choice(self.processes).skew_s += rng.choice([3600.0, 30.0])
         elif dice < 0.14:
