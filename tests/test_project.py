@@ -95,3 +95,9 @@ def test_the_version_is_the_same_everywhere():
 def test_the_pinned_torch_is_one_that_the_project_allows():
     pinned = re.search(r"^torch==(\d+)\.(\d+)", (ROOT / "constraints" / "cpu.txt").read_text(), re.MULTILINE)
     assert (int(pinned[1]), int(pinned[2])) >= (2, 6)
+
+
+def test_no_two_modules_of_the_tests_have_one_name():
+    # Pytest puts their folders on the path: the second one would be taken for the first.
+    names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py"]
+    assert not [name for name in set(names) if names.count(name) > 1]

@@ -43,7 +43,7 @@ def _schedules(first: int, count: int) -> dict[str, object]:
     """Play them; a failed one is told by its seed."""
     import random
 
-    from schedules import play
+    from advisor_schedules import play
 
     failed = []
     for seed in range(first, first + count):

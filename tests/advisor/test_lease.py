@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from schedules import play
+from advisor_schedules import play
 
 from starprof.control.coordinator.advised import TAKEN_OVER_S, Advised, NotYoursError, Word
 from starprof.control.modes import NATIVE, Mode

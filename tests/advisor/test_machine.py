@@ -5,9 +5,9 @@ import math
 
 import numpy as np
 import pytest
+from advisor_world import World, between, infos, steady
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from world import World, between, infos, steady
 
 from starprof.advisor import Authority, Denied, Job, Limits, Loss, Move, Note, OwnTrainer, Ranks
 from starprof.advisor.handover import drain_texts

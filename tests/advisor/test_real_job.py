@@ -15,7 +15,7 @@ from starprof.control import controlsocket
 from starprof.errors import StarprofError
 from starprof.model import env
 
-TRAINING = Path(__file__).with_name("training.py")
+TRAINING = Path(__file__).with_name("watched_training.py")
 PATIENCE_S = 300.0
 
 

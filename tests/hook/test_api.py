@@ -27,7 +27,7 @@ def test_importing_starprof_loads_neither_torch_nor_the_hook():
 
 
 def test_all_is_what_is_exported():
-    assert starprof.__all__ == ["__version__", "attach", "span", "step", "steps", "watch"]
+    assert starprof.__all__ == ["__version__", "attach", "balanced", "span", "step", "steps", "watch"]
     assert all(getattr(starprof, name) for name in starprof.__all__)
 
 

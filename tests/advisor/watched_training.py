@@ -1,7 +1,7 @@
 """A user's training under torchrun; rank 3 is slow while a file is there. Ends when another file is there.
 
-`training.py FOLDER SLOW_S USUAL_S`: the folder holds `slow`, `end` and `diverge`, each there or not. Every rank writes
-its step count and the accuracy at the end.
+`watched_training.py FOLDER SLOW_S USUAL_S`: the folder holds `slow`, `end` and `diverge`, each there or not. Every rank
+writes its step count and the accuracy at the end.
 """
 
 import itertools
