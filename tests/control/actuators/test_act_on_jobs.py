@@ -212,7 +212,7 @@ def test_a_plan_delays_declared_jobs_beside_and_no_others(job):
         carry.carry_out(plan, {}, standing=True)
     (entry,) = carry.carry_out(plan, {"beside": job.here}, standing=True)
     assert [change.new for change in entry.changes] == [pytest.approx(plan.delays[0].delay_s)] * 2
-    until(lambda: job.act("status").stdout.count("s longer\n") == 4, "two changes, and two ranks that say so")
+    until(lambda: job.act("status").stdout.count("s longer") == 4, "two changes, and two ranks that say so")
     job.act("undo")
     with pytest.raises(RefusedError, match="the plan refuses"):
         carry.carry_out(reallocate(node, Need("mine", Amount(0.2, 0.0), 0.0)), {"beside": job.here}, standing=True)
