@@ -13,7 +13,6 @@ ALONE = {
     "demo",
     "e2e",
     "gpu",
-    "launch",
     "measured",
     "test_coordinator_strangers.py",
     "test_faults.py",
@@ -23,7 +22,7 @@ ALONE = {
 }
 """Folders and files whose tests time something or run real jobs: a test beside them would be the noise they measure."""
 
-REAL = ALONE | {"advisor", "control", "hook", "ps", "serve", "store", "test_kineto_real.py", "wire"}
+REAL = ALONE | {"advisor", "control", "hook", "launch", "ps", "serve", "store", "test_kineto_real.py", "wire"}
 """Those whose processes the machine's scheduler may always delay beyond every deadline: a failed one gets another try.
 
 Both tries are told in the summary, so nothing that fails now and then goes unseen. All others are judged at once.
