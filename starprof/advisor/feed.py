@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from starprof.advisor.events import Event, Ranks, StepTime
+from starprof.errors import SpoolError
 from starprof.model.columns import INT_NULL
 from starprof.model.rundata import RankInfo
 from starprof.model.tables.job import NODE, RANK, STEP
@@ -69,9 +70,9 @@ class SpoolFeed:
         steps: list[StepTime] = []
         for frame in [frame for segment in found for frame in self._frames(segment)]:
             if frame.table is NODE:
-                self._nodes(frame)
+                self._nodes(_told(frame))
             elif frame.table is RANK:
-                yield from self._ranks(frame)
+                yield from self._ranks(_told(frame))
             elif frame.table is STEP and frame.encoding == PACKED:
                 steps += self._steps(frame)
         steps.sort(key=lambda record: (record.step, record.rank))
@@ -88,27 +89,26 @@ class SpoolFeed:
             return []  # it was sealed, and has another name, or it is folded in
         found, end = [], 0
         for frame, end in frames(data):  # noqa: B007 - the last end is where to go on
-            found.append(frame)
+            with contextlib.suppress(SpoolError):  # the ingester says so
+                frame.check()
+                found.append(frame)
         self._at[key] = at + end
         return found
 
-    def _nodes(self, frame: Frame) -> None:
-        for cells in frame.json_rows():
-            told = dict(zip(NODE.names, cells, strict=True))
-            if isinstance(told["node"], int) and told["host"]:
-                self._hosts[told["node"]] = str(told["host"])
+    def _nodes(self, rows: list[dict[str, Any]]) -> None:
+        for told in rows:
+            if told["node"] is not None and told["host"]:
+                self._hosts[told["node"]] = told["host"]
 
-    def _ranks(self, frame: Frame) -> Iterator[Event]:
-        for cells in frame.json_rows():
-            told: dict[str, Any] = dict(zip(RANK.names, cells, strict=True))
+    def _ranks(self, rows: list[dict[str, Any]]) -> Iterator[Event]:
+        for told in rows:
             attempt, rank = int(told.get("attempt") or 0), told.get("rank")
-            if not isinstance(rank, int) or attempt < self.attempt:
+            if rank is None or attempt < self.attempt:
                 continue
             if attempt > self.attempt:
                 self.attempt, self._infos, self._world, self._told = attempt, {}, 0, False
             self._infos[rank] = _info(rank, told)
-            world = told.get("world_size")
-            self._world = max(self._world, world if isinstance(world, int) else 0, rank + 1)
+            self._world = max(self._world, told.get("world_size") or 0, rank + 1)
         if not self._told and self._infos and len(self._infos) >= self._world:
             self._told = True
             known = [self._infos[rank] for rank in sorted(self._infos)]
@@ -174,6 +174,14 @@ class SpoolFeed:
                 )
             )
         return found
+
+
+def _told(frame: Frame) -> list[dict[str, Any]]:
+    """Rows by their columns; none where they don't fit: the ingester says so."""
+    try:
+        return [dict(zip(frame.table.names, cells, strict=True)) for cells in frame.json_rows()]
+    except SpoolError:
+        return []
 
 
 def _info(rank: int, told: dict[str, Any]) -> RankInfo:

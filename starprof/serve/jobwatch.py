@@ -18,8 +18,8 @@ from starprof.analysis.arrays import Bools, Ints
 from starprof.analysis.live.detector import OnlineDetector
 from starprof.analysis.live.finding import LiveFinding
 from starprof.analysis.live.verdict import live_verdict
+from starprof.errors import SpoolError
 from starprof.model import causes
-from starprof.model.columns import Type
 from starprof.model.rundata import RankInfo
 from starprof.model.tables.host import AGENT_SAMPLE
 from starprof.model.tables.job import CLOCK, EVENT, GAP, NODE, RANK, STEP
@@ -196,13 +196,11 @@ class JobWatch:
     def _take_rare(self, frame: Frame) -> None:
         table = frame.table
         try:
-            rows = [dict(zip(table.names, cells, strict=True)) for cells in frame.json_rows()]
-        except (ValueError, TypeError):
+            rows = frame.json_rows()
+        except SpoolError:
             return  # damaged within a good checksum: the ingester says so
-        numbers = [column.name for column in table.columns if column.type is Type.INT]
         for cells in rows:
-            if all(cells[name] is None or _fits(cells[name]) for name in numbers):
-                _TAKE[table.name](self, cells)
+            _TAKE[table.name](self, dict(zip(table.names, cells, strict=True)))
 
     def _take_rank(self, cells: Mapping[str, Any]) -> None:
         attempt, rank = cells["attempt"], cells["rank"]
@@ -319,15 +317,10 @@ _TAKE: Mapping[str, Callable[[JobWatch, Mapping[str, Any]], None]] = {
 }
 
 
-def _fits(value: object) -> bool:
-    """Whether it is an integer of 64 bits."""
-    return type(value) is int and -(1 << 63) <= value < 1 << 63
-
-
 def _rank_info(cells: Mapping[str, Any]) -> RankInfo:
     try:
         detail = json.loads(cells["detail"]) if cells["detail"] else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         detail = {}
     return RankInfo(
         rank=cells["rank"],

@@ -11,6 +11,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
+from starprof.errors import SpoolError
 from starprof.model.schema import BY_CODE
 from starprof.spool.frame import MAGIC, PACKED, Frame, scan
 from starprof.spool.segment import list_segments
@@ -34,7 +35,7 @@ class SpoolTail:
     Attributes:
         duplicates: rows that had come before, after a lost connection.
         lost: rows that never came although later ones did.
-        damaged: places that hold no frame.
+        damaged: places that hold no frame, and frames whose rows don't fit their table.
     """
 
     def __init__(self, folder: Path, codes: Container[int]) -> None:
@@ -105,6 +106,11 @@ class SpoolTail:
 
     def _new(self, frame: Frame) -> Frame | None:
         """The rows of a frame that have not come yet."""
+        try:
+            frame.check()
+        except SpoolError:
+            self.damaged += 1
+            return None
         known = self._next.get(frame.stream)
         end = frame.seq + frame.rows
         if known is not None and end <= known:

@@ -23,6 +23,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from starprof.errors import SpoolError
+from starprof.model.columns import Type
 from starprof.model.schema import BY_CODE, Table, packed_cells
 
 MAGIC = b"SPF1"
@@ -46,9 +47,38 @@ class Frame:
     encoding: int
     payload: bytes
 
+    def check(self) -> None:
+        """A good checksum does not prove that the rows fit the table; of JSON frames `json_rows` checks the rest.
+
+        Raises:
+            SpoolError: they don't.
+        """
+        name = self.table.name
+        if self.encoding == PACKED:
+            if not self.table.packed:
+                raise SpoolError(f"table {name} has text, but its rows are packed")
+            if len(self.payload) != self.rows * 8 * len(self.table.columns):
+                raise SpoolError(f"rows of table {name} are of another version")
+        elif self.encoding != JSON:
+            raise SpoolError(f"encoding {self.encoding} is not known")
+
     def json_rows(self) -> list[list[object]]:
-        """Rows of a JSON frame."""
-        rows: list[list[object]] = json.loads(self.payload)
+        """Rows of a JSON frame, as many as it says, whose cells fit their columns.
+
+        Raises:
+            SpoolError: they don't.
+        """
+        name, width = self.table.name, len(self.table.columns)
+        try:
+            rows: list[list[object]] = json.loads(self.payload)
+        except (ValueError, RecursionError) as error:
+            raise SpoolError(f"rows of table {name} are no JSON") from error
+        as_told = isinstance(rows, list) and len(rows) == self.rows
+        if not as_told or any(not isinstance(cells, list) or len(cells) != width for cells in rows):
+            raise SpoolError(f"rows of table {name} are of another version")
+        for position, column in enumerate(self.table.columns):
+            if not all(_fits(cells[position], column.type) for cells in rows):
+                raise SpoolError(f"a cell of {name}.{column.name} is no {column.type.value}")
         return rows
 
     def encode(self) -> bytes:
@@ -57,6 +87,16 @@ class Frame:
         head = _HEADER.pack(MAGIC, 0, len(self.payload), self.table.code, self.encoding, len(name), self.seq, self.rows)
         body = b"".join((head[_PREFIX_BYTES:], name, self.payload))
         return b"".join((MAGIC, zlib.crc32(body).to_bytes(4, "little"), body))
+
+
+def _fits(cell: object, kind: Type) -> bool:
+    if cell is None:
+        return True
+    if kind is Type.TEXT:
+        return isinstance(cell, str)
+    if kind is Type.FLOAT:
+        return isinstance(cell, (int, float))
+    return isinstance(cell, int) and -(2**63) <= cell < 2**63
 
 
 def json_frame(table: Table, stream: str, seq: int, rows: Sequence[Sequence[object]]) -> Frame:
@@ -86,7 +126,7 @@ def frames(data: bytes | memoryview) -> Iterator[tuple[Frame, int]]:
         if zlib.crc32(view[at + _PREFIX_BYTES : end]) != crc:
             return
         name_at = at + _HEADER.size
-        name = bytes(view[name_at : name_at + name_len]).decode()
+        name = bytes(view[name_at : name_at + name_len]).decode(errors="backslashreplace")
         payload = bytes(view[name_at + name_len : end])
         yield Frame(BY_CODE[code], name, seq, rows, encoding, payload), end
         at = end

@@ -32,10 +32,6 @@ _CLOCKS = {
 _NODE_OF_NAME = re.compile(r"n(\d+)\b")
 
 
-class BadFrameError(Exception):
-    """A frame with a good checksum whose rows do not fit its table."""
-
-
 @dataclass(frozen=True, slots=True)
 class Position:
     """How far a stream is folded in, and when its newest row was taken (None: its rows have no time)."""
@@ -77,18 +73,18 @@ class Batch:
         """Take the rows of a frame that are new.
 
         Raises:
-            BadFrameError: its rows do not fit the table; none is taken.
+            SpoolError: its rows do not fit the table; none is taken.
         """
         known = self.next_seq(frame.stream)
         end = frame.seq + frame.rows
         if end <= known:
             self.duplicates += frame.rows
             return
-        _check(frame)
+        frame.check()
         if frame.seq < known:
             self.duplicates += known - frame.seq
             frame = _without_first(frame, known - frame.seq)
-        rows = _checked_rows(frame) if frame.encoding == JSON else None
+        rows = frame.json_rows() if frame.encoding == JSON else None
         first, last = _times(frame, rows)
         if frame.seq > known and not frame.stream.endswith(RANK_STREAM):
             self._add_gap(frame, rows, frame.seq - known, first)
@@ -166,47 +162,12 @@ def _array(kind: pa.DataType, values: np.ndarray, null: np.ndarray) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(values)])
 
 
-def _check(frame: Frame) -> None:
-    if frame.encoding == PACKED:
-        if not frame.table.packed:
-            raise BadFrameError(f"table {frame.table.name} has text, but its rows are packed")
-        if len(frame.payload) != frame.rows * 8 * len(frame.table.columns):
-            raise BadFrameError(f"rows of table {frame.table.name} are of another version")
-    elif frame.encoding != JSON:
-        raise BadFrameError(f"encoding {frame.encoding} is not known")
-
-
-def _checked_rows(frame: Frame) -> list[list[object]]:
-    """Rows of a JSON frame whose cells fit their columns."""
-    try:
-        rows = frame.json_rows()
-    except ValueError as error:
-        raise BadFrameError(f"rows of table {frame.table.name} are no JSON") from error
-    width = len(frame.table.columns)
-    if len(rows) != frame.rows or any(not isinstance(r, list) or len(r) != width for r in rows):
-        raise BadFrameError(f"rows of table {frame.table.name} are of another version")
-    for position, column in enumerate(frame.table.columns):
-        if not all(_fits(r[position], column.type) for r in rows):
-            raise BadFrameError(f"a cell of {frame.table.name}.{column.name} is no {column.type.value}")
-    return rows
-
-
-def _fits(cell: object, kind: Type) -> bool:
-    if cell is None:
-        return True
-    if kind is Type.TEXT:
-        return isinstance(cell, str)
-    if kind is Type.FLOAT:
-        return isinstance(cell, (int, float))
-    return isinstance(cell, int) and -(2**63) <= cell < 2**63
-
-
 def _without_first(frame: Frame, count: int) -> Frame:
     """The frame without rows that are already there."""
     if frame.encoding == PACKED:
         payload = frame.payload[count * 8 * len(frame.table.columns) :]
         return replace(frame, seq=frame.seq + count, rows=frame.rows - count, payload=payload)
-    return json_frame(frame.table, frame.stream, frame.seq + count, _checked_rows(frame)[count:])
+    return json_frame(frame.table, frame.stream, frame.seq + count, frame.json_rows()[count:])
 
 
 def _times(frame: Frame, rows: list[list[object]] | None) -> tuple[int | None, int | None]:

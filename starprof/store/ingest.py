@@ -34,7 +34,7 @@ from starprof.spool.ringreader import SLOTS_STREAM, RingReader, is_mapped, rank_
 from starprof.spool.segment import Segment, claim, list_segments, readable_frames
 from starprof.spool.smallprocess import leave_pandas_out
 from starprof.store.base import WritableRun
-from starprof.store.batch import BadFrameError, Batch
+from starprof.store.batch import Batch
 from starprof.store.clickhouse.address import is_address
 from starprof.store.rollup import keep_below
 from starprof.store.runfile import RunFile, RunFileLocked, arrow_rows
@@ -224,7 +224,7 @@ class _Fold:
         """Take a frame; what is wrong with it otherwise."""
         try:
             self.batch.accept(frame)
-        except BadFrameError as error:
+        except SpoolError as error:
             return str(error)
         if self.batch.raw_bytes >= APPEND_BYTES:
             self.batch.flush(self.run)

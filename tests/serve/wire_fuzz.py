@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from starprof.control.codec import decode
@@ -141,8 +142,9 @@ class Fuzzer:
         """Bytes that were changed on their way."""
         self.connected()
         data = bytearray(self.client.seal(*self.message()))
-        for _ in range(self.random.randint(1, 4)):
-            data[self.random.randrange(len(data))] ^= 1 << self.random.randrange(8)
+        places = self.random.sample(range(len(data)), self.random.randint(1, 4))  # twice the same bit is no damage
+        for place in places:
+            data[place] ^= 1 << self.random.randrange(8)
         before = bytes(self.visitor.out)
         self.visitor.feed(bytes(data), 1)
         if bytes(self.visitor.out) != before:
@@ -234,10 +236,20 @@ class Fuzzer:
                 [float(v or 0) if c.type.value == "DOUBLE" else v for v, c in zip(r, table.columns, strict=True)]
                 for r in rows
             ]
-            encoded = bytearray(packed_frame(table, stream, seq, rows).encode())
+            made = packed_frame(table, stream, seq, rows)
         else:
             known = {column.name: self.json_value(1) for column in table.columns}
-            encoded = bytearray(json_frame(table, stream, seq, [row(table, **known)]).encode())
+            made = json_frame(table, stream, seq, [row(table, **known)])
+        if self.random.random() < 0.2:  # a good checksum over what does not fit
+            made = self.random.choice(
+                [
+                    replace(made, rows=self.random.choice([0, 2, 1 << 31])),
+                    replace(made, encoding=self.random.choice([1, 2, 9])),
+                    replace(made, payload=made.payload[self.random.randint(1, 20) :]),
+                    replace(made, payload=b"[" * 100_000),
+                ]
+            )
+        encoded = bytearray(made.encode())
         if self.random.random() < 0.1:
             struct.pack_into("<I", encoded, 8, self.random.choice([0, 1, 1 << 20, 0xFFFFFFFF]))
         return bytes(encoded)
