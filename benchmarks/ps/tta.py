@@ -20,6 +20,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from _records import append, read
+
 HERE = Path(__file__)
 SECRET = "of this benchmark"
 WORKERS, BATCH, RATE, TARGET = 4, 16, 0.3, 0.95
@@ -164,11 +167,11 @@ class Runner:
 
 def compare(out: Path, seeds: int, seconds: float, minutes: float) -> None:
     """Run what is not in the file yet, for so long at most; then tell."""
-    records = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    records = read(out)
     there = {(one["fault"], one["method"], one["seed"]) for one in records}
     cells = [(f, m, s) for s in range(seeds) for f in FAULTS for m in METHODS if (f, m, s) not in there]
     ends_s = time.monotonic() + 60.0 * minutes
-    with ExitStack() as stack, out.open("a") as file:
+    with ExitStack() as stack:
         runner = Runner(stack) if cells else None
         for left, cell in enumerate(cells):
             if time.monotonic() > ends_s:
@@ -176,8 +179,7 @@ def compare(out: Path, seeds: int, seconds: float, minutes: float) -> None:
                 break
             assert runner is not None
             records.append(runner.run(*cell, seconds))
-            file.write(json.dumps(records[-1]) + "\n")
-            file.flush()
+            append(out, records[-1])
     tell(records, seconds)
 
 

@@ -14,7 +14,6 @@ take more or less risk (`limited.py`).
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 import time
@@ -22,20 +21,16 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from _records import append, read
+
 RESULTS = Path("star.jsonl")
 RATES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
 def results(path: Path) -> list[dict[str, Any]]:
-    """What is there; a line that was cut off is left out."""
-    found: dict[str, dict[str, Any]] = {}
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        found[record["cell"]] = record
-    return list(found.values())
+    """What is there; of a cell that was run again, the newest."""
+    return list({record["cell"]: record for record in read(path)}.values())
 
 
 def run_all(options: argparse.Namespace) -> None:
@@ -49,17 +44,13 @@ def run_all(options: argparse.Namespace) -> None:
     cells = limited.design if options.limits else design
     todo = [c for c in cells(options.seeds) if c.name not in there and pattern.search(c.name)]
     ends_s = time.monotonic() + 60.0 * options.minutes
-    with options.out.open("a") as file:
-        file.write("\n" * bool(there))  # behind a line that was cut off
-        for place, cell in enumerate(todo):
-            if time.monotonic() > ends_s:
-                print(f"{len(todo) - place} cells are left: start it again to go on", file=sys.stderr)
-                break
-            record = run(cell)
-            file.write(json.dumps(record) + "\n")
-            file.flush()
-            if place % 50 == 0:
-                print(f"{place + 1}/{len(todo)}  {cell.name}", file=sys.stderr)
+    for place, cell in enumerate(todo):
+        if time.monotonic() > ends_s:
+            print(f"{len(todo) - place} cells are left: start it again to go on", file=sys.stderr)
+            break
+        append(options.out, run(cell))
+        if place % 50 == 0:
+            print(f"{place + 1}/{len(todo)}  {cell.name}", file=sys.stderr)
 
 
 def tell_all(options: argparse.Namespace) -> None:

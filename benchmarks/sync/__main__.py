@@ -14,8 +14,6 @@ takes about one and a half. `tell` prints the tables and goals from FILE.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import re
 import sys
 import time
@@ -26,30 +24,15 @@ from typing import Any
 from cells import run
 from design import SEEDS, Cell, design
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from _records import append, read
+
 RESULTS = Path("sync.jsonl")
 
 
 def results(path: Path) -> list[dict[str, Any]]:
-    """What is there; of a cell that was run again, the newest. A line that was cut off is left out."""
-    found: dict[str, dict[str, Any]] = {}
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        found[record["cell"]] = record
-    return list(found.values())
-
-
-def append(path: Path, record: dict[str, Any]) -> None:
-    """Add a line, behind one that was cut off too."""
-    with path.open("ab+") as file:
-        file.seek(0, os.SEEK_END)
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
-        file.write(json.dumps(record).encode() + b"\n")
+    """What is there; of a cell that was run again, the newest."""
+    return list({record["cell"]: record for record in read(path)}.values())
 
 
 def wanted(options: argparse.Namespace) -> Iterator[Cell]:
