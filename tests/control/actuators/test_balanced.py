@@ -31,8 +31,7 @@ def test_ranks_change_together_and_the_gradient_is_that_of_all_samples(running):
     job.act("undo")
     until(lambda: job.told(0).get("sizes") == [16, 16], "equal parts again")
     (job.folder / "stop").touch()
-    for process in job.ranks:
-        process.wait(60)
+    assert [process.wait(60) for process in job.ranks] == [0, 0]
     steps = drawn(job)
     torch.manual_seed(0)
     model = nn.Linear(20, 4)
