@@ -55,6 +55,7 @@ def test_what_a_plan_needs_is_measured_and_kept_with_the_run(job):
     told = json.loads(done.stdout)
     kinds = {row["kind"] for row in told["rows"]}
     assert {"base", "delay", "mode"} <= kinds, told["skipped"]
+    assert {"cores", "pace"} <= kinds or told["skipped"], "what was not measured is told"
     assert {row["rank"] for row in told["rows"]} == {0, 1}
     measured = told["measured"]
     assert measured["workers"] == 2
