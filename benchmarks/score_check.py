@@ -7,7 +7,8 @@ with the tasks of `benchmarks/star`: learning rates tuned for synchronous steps 
 nothing. A mode's time is that to the held-out loss that ssgd has after 30, 50 and 70 % of the training, its gain the
 mean of these three and of the seeds. Gains are held against what the score of `starprof.decision.choice.progress` says,
 for several learning rates r, costs of staleness c and powers of 1/(1 - momentum), and against STAR's score with the
-right round times. 324 trainings, about 3 minutes; with --keep they go to a file, and a second start goes on where the
+right round times. Last, what choosing among these modes by regret takes over the best of them that is allowed, and by
+the worst gain. 324 trainings, about 3 minutes; with --keep they go to a file, and a second start goes on where the
 first one stopped.
 """
 
@@ -29,9 +30,12 @@ sys.path.insert(0, str(Path(__file__).with_name("star")))
 from tasks import phi_of, task_of, training_of
 
 from starprof.decision.choice.candidates import outlooks
+from starprof.decision.choice.choice import Score
 from starprof.decision.choice.outlook import Outlook
-from starprof.decision.choice.progress import RATE, seconds_per_step
-from starprof.decision.choice.situation import Situation
+from starprof.decision.choice.progress import RATE, accuracy_risk, seconds_per_step
+from starprof.decision.choice.progress import RATES as SUPPOSED
+from starprof.decision.choice.scoring import with_regret
+from starprof.decision.choice.situation import Limits, Situation
 from starprof.simulation import Mode, Steady, Until, Worker, simulate
 
 WORKERS, BATCH, TYPICAL_S, SCATTER = 8, 8, 0.1, 0.1
@@ -56,6 +60,8 @@ AFTER = (0.3, 0.5, 0.7)
 SMOOTH = 3
 RATES, COSTS, POWERS = (0.1, 0.2, 0.4, 0.7, 1.0), (0.0, 0.5, 1.0, 2.0), (0.0, 0.5, 1.0)
 USED = (RATE, 1.0, 0.5)
+NOISE_INTERVAL, SURE = 1.5, 1.05
+"""A noise scale is known within this factor; of the worst gains one must be so large."""
 FARTHEST = 1.5
 """A logarithm that is further off, of a mode that the score says makes no progress, counts as this."""
 
@@ -167,6 +173,38 @@ def error(rows: list[dict[str, Any]], says) -> float:
     return math.sqrt(np.mean([min(abs(says(row) - row["real"]), FARTHEST) ** 2 for row in rows]))
 
 
+def lost_by_rules(rows: list[dict[str, Any]]) -> list[str]:
+    """Time of the mode that each rule chooses over that of the best one that is allowed, over all jobs."""
+    lost: dict[str, list[float]] = defaultdict(list)
+    for task, job in itertools.product(TASKS, JOBS):
+        momentum, those = task_of(task).momentum, [r for r in rows if (r["task"], r["job"]) == (task, job)]
+        phi = phi_of(task, BATCH)
+        points = [(phi, RATE), *itertools.product((phi / NOISE_INTERVAL, phi * NOISE_INTERVAL), SUPPOSED)]
+
+        def score(outlook: Outlook, plain: Outlook, points=points, momentum=momentum) -> Score:
+            seconds = [
+                [seconds_per_step(one, phi, BATCH, WORKERS, rate=rate, momentum=momentum) for phi, rate in points]
+                for one in (plain, outlook)
+            ]
+            gains = tuple(a / b for a, b in zip(*seconds, strict=True))
+            risk = accuracy_risk(outlook, shuffled=True, momentum=momentum)
+            barred = "risk" if risk > Limits().accuracy_risk else ""
+            return Score(outlook.mode, outlook.options, outlook, gains[0], min(gains), risk, barred, gains)
+
+        plain = score(those[0]["plain"], those[0]["plain"])
+        found = [(0.0, plain), *((r["real"], score(r["outlook"], r["plain"])) for r in those)]
+        allowed = [(real, one) for real, one in found if one.eligible]
+        least = Limits().worst_gain
+        told = with_regret([one for _, one in allowed], least)
+        best = min(real for real, _ in allowed)
+        pairs = [(real, one) for (real, _), one in zip(allowed, told, strict=True) if one.worst_gain >= least]
+        by_regret = min(pairs, key=lambda pair: pair[1].regret)[0]
+        by_worst = max(allowed, key=lambda pair: pair[1].worst_gain)
+        lost["regret"].append(by_regret - best)
+        lost["worst gain"].append((by_worst[0] if by_worst[1].worst_gain >= SURE else 0.0) - best)
+    return [f"by {name}: {math.exp(np.mean(v)):.3f}, at most {math.exp(max(v)):.2f}" for name, v in lost.items()]
+
+
 def main() -> None:
     """Train, compare, print."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -199,6 +237,7 @@ def main() -> None:
     for task, found in by_task.items():
         best = "; ".join(f"{e:.3f} at r={r}, c={c}, power {p}" for e, (r, c, p) in sorted(found)[:3])
         print(f"best of the grid, {task}: {best}")
+    print("\n".join(lost_by_rules(rows)))
 
 
 if __name__ == "__main__":

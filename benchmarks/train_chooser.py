@@ -24,7 +24,7 @@ from starprof.decision.choice import heuristic
 from starprof.decision.choice.choice import Standing
 from starprof.decision.choice.heuristic import Settings
 from starprof.decision.choice.learned import chooser, model
-from starprof.decision.choice.learned.features import NAMES, Surroundings, of_job, of_mode
+from starprof.decision.choice.learned.features import NAMES, OF_JOB, Surroundings, of_job, of_mode
 from starprof.decision.choice.learned.trees import Trees
 from starprof.decision.choice.situation import Limits, Situation
 from starprof.decision.choice.situation import NoiseScale as Noise
@@ -275,6 +275,24 @@ def validated(data: Outcome) -> dict[str, object]:
     }
 
 
+def heuristic_by_rate(data: Outcome) -> list[str]:
+    """Where the heuristic loses: mean time beyond the best mode's by the learning rate, and by what it chose there."""
+    actual = np.concatenate(
+        [np.zeros((len(data.job), 1)), np.where(np.isfinite(data.times), data.times, np.inf)], axis=1
+    )
+    regret = np.exp(actual[np.arange(len(data.job)), data.heuristic] - actual.min(axis=1)) - 1.0
+    rate, lines = data.job[:, OF_JOB.index("rate")], []
+    for low, high in ((0.2, 0.4), (0.4, 0.8), (0.8, 1.0)):
+        there = (rate >= low) & (rate <= high)
+        told = []
+        for place, mode in enumerate(SIMULATED):
+            those = there & (data.heuristic == place)
+            if those.any():
+                told.append(f"{mode} {regret[those].mean():.3f} of {those.sum()}")
+        lines.append(f"rate {low} to {high}: {regret[there].mean():.3f} of {there.sum()} jobs ({', '.join(told)})")
+    return lines
+
+
 def main() -> int:
     """Simulate, validate, train on everything, write."""
     options = argparse.ArgumentParser()
@@ -288,6 +306,7 @@ def main() -> int:
         return 0
     about = validated(data)
     print(json.dumps(about, indent=1))
+    print("\n".join(heuristic_by_rate(data)))
     whole = model.Model(fitted(data, np.ones(len(data.job), bool), 0), model.range_of(data.job), about)
     model.save(asked.output, whole)
     size = asked.output.stat().st_size

@@ -110,7 +110,9 @@ def _situation(asked: Question, limits: Limits, barred: Mapping[str, str]) -> Si
         asked.times_s,
         1.0,
         None if asked.noise is None else NoiseScale(*asked.noise),
-        limits=ModeLimits(limits.accuracy_risk, limits.staleness, limits.shuffled, limits.momentum),
+        limits=ModeLimits(
+            limits.accuracy_risk, limits.staleness, limits.shuffled, limits.momentum, worst_gain=1.0 + limits.gain
+        ),
         barred={**modes.NOT_CARRIED_OUT, **not_allowed, **barred},
     )
 

@@ -69,6 +69,26 @@ def test_the_same_stragglers_are_no_reason_to_change():
     assert "the same workers" in second.reason
 
 
+def test_the_same_stragglers_are_one_if_twice_as_much_is_gained_as_otherwise():
+    before = Standing("lgc", {"k": 7}, frozenset({4, 5, 6, 7}))
+    assert choose(situation((4, 4, 4, 4), noise=NoiseScale(30, 60)), before).mode == "m-sync"
+
+
+def test_what_may_gain_much_comes_before_what_surely_gains_little():
+    half = choose(situation((2, 2, 2, 2), noise=NoiseScale(1500, 3000)))
+    chosen = next(score for score in half.scores if score.mode == half.mode)
+    surest = max((score for score in half.scores if score.eligible), key=lambda score: score.worst_gain)
+    assert chosen.worst_gain < surest.worst_gain
+    assert chosen.gain > 1.3 * surest.gain
+    assert chosen.regret < surest.regret
+
+
+def test_who_must_not_lose_anything_is_given_what_surely_gains():
+    sure = choose(situation((2, 2, 2, 2), noise=NoiseScale(1500, 3000), limits=Limits(worst_gain=1.05)))
+    told = next(score for score in sure.scores if score.mode == sure.mode)
+    assert told.worst_gain >= 1.05 or sure.mode == "ssgd"
+
+
 def test_another_set_is_but_only_for_a_gain():
     first = choose(situation((2,)))
     second = choose(situation((2, 2.01)), first.standing)

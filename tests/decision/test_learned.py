@@ -137,8 +137,10 @@ def test_a_model_that_chose_no_better_than_the_heuristic_does_not_decide():
 def test_nobody_late_and_the_same_workers_late_hold_for_it_as_well(favouring_asgd):
     assert chooser.choose(situation(1.0), favouring_asgd).mode == "ssgd"
     before = Standing("m-sync", {"m": 7}, frozenset({7}))
-    kept = chooser.choose(situation(), favouring_asgd, before)
+    slightly = trained({"asgd": -0.03, "m-sync": 0.0})
+    kept = chooser.choose(situation(), slightly, before)
     assert (kept.mode, kept.changed) == ("m-sync", False)
+    assert chooser.choose(situation(), favouring_asgd, before).mode == "asgd"
 
 
 def test_a_model_comes_back_from_its_file(tmp_path, favouring_asgd):

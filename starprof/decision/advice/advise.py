@@ -120,7 +120,7 @@ def _relative_error(own: OwnTime, verdict: Verdict) -> float | None:
     rest = np.array([own.rank(row) not in named for row in range(own.shape[0])])
     if not named or not rest.any() or rest.all() or own.shape[1] < 20:
         return None
-    late = np.nanmax(own.cycle, axis=0) - np.nanmax(own.cycle[rest], axis=0)
+    late = np.fmax.reduce(own.cycle, axis=0) - np.fmax.reduce(own.cycle[rest], axis=0)
     begin = min(f.onset_step or 0 for f in about)
     end = max(float("inf") if f.end_step is None else f.end_step for f in about)
     late = late[(own.steps >= begin) & (own.steps <= end)]

@@ -30,6 +30,8 @@ DRAWS = 8
 BLOCKS = 10
 """A draw is made of so many blocks of successive steps."""
 Z = 1.96
+SURE_GAIN = 1.05
+"""That a mode must have whatever the noise and the learning rate are: who is advised may not look again for long."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,9 @@ def ranking(run: RunData, known: Evidence, barred: Mapping[str, str]) -> Ranking
         known: what it tells.
         barred: modes that can't be had, and why.
     """
-    limits = Limits() if known.momentum is None else Limits(momentum=known.momentum)
+    limits = Limits(worst_gain=SURE_GAIN)
+    if known.momentum is not None:
+        limits = replace(limits, momentum=known.momentum)
     situation = Situation(
         known.workers,
         known.iteration_s,

@@ -41,9 +41,12 @@ class Score:
         options: of it.
         outlook: what was expected of it; None: nothing could be.
         gain: time of ssgd for the same progress over the mode's, at the middle of the noise scale's interval.
-        worst_gain: at the worst of what is possible, of noise and of the learning rate; modes are compared by this.
+        worst_gain: at the worst of what is possible, of noise and of the learning rate.
         accuracy_risk: see `progress.accuracy_risk`.
         barred: why it is not eligible; "": it is.
+        gains: at every noise and learning rate that are looked at, the same ones for all modes.
+        regret: time of this mode over that of the best eligible one, where that is largest; 1: it is best whatever is
+            the case. Modes are compared by this.
     """
 
     mode: str
@@ -53,6 +56,8 @@ class Score:
     worst_gain: float
     accuracy_risk: float
     barred: str = ""
+    gains: tuple[float, ...] = ()
+    regret: float = math.nan
 
     @property
     def eligible(self) -> bool:
@@ -128,6 +133,7 @@ def _of_score(score: Score) -> dict[str, Any]:
         "options": dict(score.options),
         "gain": score.gain,
         "worst_gain": score.worst_gain,
+        "regret": score.regret,
         "accuracy_risk": score.accuracy_risk,
         "barred": score.barred,
     }

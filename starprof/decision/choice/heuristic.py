@@ -18,10 +18,15 @@ OURS = (
     "round times and staleness are simulated or in closed form, where STAR interpolates (arXiv 2512.09685)",
     "an update counts by its weights with the user's learning rate, where both papers take it as tuned anew",
     "staleness costs progress, in full steps, more under momentum; STAR's score has no such term",
+    "modes are compared by regret over all noise and learning rates that are possible, where STAR knows both",
     "the smallest score of all is taken, where STAR stops at the first local minimum",
     "late workers of m-sync are not cancelled, where arXiv 2602.03802 takes order statistics",
     "slowness that moves between workers counts as stragglers too, beside STAR's 20 % rule on each one",
 )
+
+
+UNCALLED_FOR = 2.0
+"""Times as much must be gained by another mode when the same workers are late as before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,7 @@ class Assessment:
     bound: Bound
     async_test: AsyncTest
     m_star: int
+    least_worst_gain: float
 
 
 def assess(situation: Situation, standing: Standing, settings: Settings) -> Assessment:
@@ -59,7 +65,7 @@ def assess(situation: Situation, standing: Standing, settings: Settings) -> Asse
     times, noise = situation.iteration_s, situation.noise_or_unknown
     late = stragglers.expected(times, situation.workers, standing.stragglers)
     scores = scoring.all_scores(situation, len(late.ranks), settings.staleness_cost)
-    best = scoring.best_of_each(scores)
+    best = scoring.best_of_each(scores, situation.least_worst_gain)
     tail = tail_of(times)
     fresh = [one.worst_gain for one in best if one.eligible and one.outlook and one.outlook.delay_steps == 0]
     stale = [one.worst_gain for one in best if one.eligible and one.outlook and one.outlook.delay_steps > 0]
@@ -71,6 +77,7 @@ def assess(situation: Situation, standing: Standing, settings: Settings) -> Asse
         bound(times.mean(axis=0), noise.middle / situation.batch),
         async_test(tail, late, len(situation.workers), max(fresh, default=1.0), max(stale, default=0.0)),
         paper.m_star(times, noise.middle, situation.batch),
+        situation.least_worst_gain,
     )
 
 
@@ -94,17 +101,19 @@ def decide(found: Assessment, standing: Standing, settings: Settings) -> tuple[S
     """The mode to be in, and why."""
     plain = next(score for score in found.scores if score.mode == "ssgd")
     present = scoring.of_mode(found.scores, standing.mode, standing.options) or plain
+    top = next((s for s in found.best if s.eligible and s.worst_gain >= found.least_worst_gain), plain)
     if found.late.none:
         return plain, "nobody is expected to be late: synchronous steps lose nothing"
-    if found.late.key() == (standing.stragglers, standing.moving) and present.eligible:
-        return present, f"the same workers as before are expected to be late, {who(found.late)}: no reason to change"
-    top = found.best[0]
+    same = found.late.key() == (standing.stragglers, standing.moving)
+    needed = settings.least_gain * (UNCALLED_FOR if same else 1.0)
     lost = "" if present.eligible else f"; {present.mode} can't stay: {present.barred}"
-    if present.eligible and top.worst_gain < present.worst_gain * (1.0 + settings.least_gain):
-        return present, (
-            f"{who(found.late)}; {named(top)} would gain less than {settings.least_gain:.0%} over {named(present)}"
-        )
-    if top.worst_gain < 1.0 + settings.least_gain:
+    if present.eligible and present.regret < top.regret * (1.0 + needed):
+        if same:
+            return present, f"the same workers as before are expected to be late, {who(found.late)}: " + (
+                f"no reason to change, unless {needed:.0%} are gained by it"
+            )
+        return present, f"{who(found.late)}; {named(top)} would gain less than {needed:.0%} over {named(present)}"
+    if top.gain < 1.0 + settings.least_gain:
         return plain, f"{who(found.late)}; no mode gains {settings.least_gain:.0%} over synchronous steps{lost}"
     return top, f"{who(found.late)}; {_why(top, plain)}{lost}"
 
@@ -116,7 +125,7 @@ def choice_of(
     rivals = [score for score in found.best if score.eligible and score.mode != chosen.mode]
     runner_up = rivals[0] if rivals else None
     if runner_up is not None:
-        reason += f". Runner-up: {named(runner_up)}, {runner_up.worst_gain:.2f}x"
+        reason += f". Runner-up: {named(runner_up)}, {runner_up.gain:.2f}x"
     return Choice(
         chosen.mode,
         chosen.options,

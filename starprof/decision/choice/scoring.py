@@ -1,9 +1,15 @@
-"""Scores of all modes against ssgd, and which of them are eligible."""
+"""Scores of all modes against ssgd, and which of them are eligible.
+
+Neither the noise nor the learning rate is known for sure, and no mode is best whatever they are. Modes are compared by
+regret: how much longer each takes than the best one, at the noise and rate where that is worst. By the worst gain
+alone, a mode that is sure to gain 5 % would come before one that may gain 80 % or lose 2.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from starprof.decision.choice.candidates import outlooks
 from starprof.decision.choice.choice import Score
@@ -43,16 +49,37 @@ def all_scores(situation: Situation, stragglers: int, staleness_cost: float = ST
             staleness_cost=staleness_cost,
         )
         barred = _barred(outlook, situation, found[0], risk, min(gains))
-        scores.append(Score(outlook.mode, outlook.options, outlook, gains[0], min(gains), risk, barred))
-    return scores + [Score(one.mode, one.options, None, math.nan, math.nan, math.nan, one.reason) for one in without]
+        scores.append(Score(outlook.mode, outlook.options, outlook, gains[0], min(gains), risk, barred, tuple(gains)))
+    told = with_regret(scores, situation.least_worst_gain)
+    return told + [Score(one.mode, one.options, None, math.nan, math.nan, math.nan, one.reason) for one in without]
 
 
-def best_of_each(scores: Sequence[Score]) -> list[Score]:
-    """Each mode with its best options, eligible ones first, then by gain; of equal gains the one of less risk."""
+def with_regret(scores: Sequence[Score], least_worst_gain: float) -> list[Score]:
+    """The same with the regret of each; ssgd is among them."""
+    may = [
+        score for score in scores if score.eligible and (score.worst_gain >= least_worst_gain or score.mode == "ssgd")
+    ]
+    top = [max(gains) for gains in zip(*(score.gains for score in may), strict=True)]
+    return [replace(score, regret=_regret(score.gains, top)) if score.gains else score for score in scores]
+
+
+def _regret(gains: Sequence[float], top: Sequence[float]) -> float:
+    return max(best / gain if gain > 0 else math.inf for gain, best in zip(gains, top, strict=True))
+
+
+def best_of_each(scores: Sequence[Score], least_worst_gain: float = 0.0) -> list[Score]:
+    """Each mode with its best options: eligible ones first, of these such as don't lose too much, then by regret.
+
+    Of equal ones the one of less risk.
+    """
     best: dict[str, Score] = {}
-    for score in sorted(scores, key=_rank):
+
+    def rank(score: Score) -> tuple[bool, bool, float, float, bool]:
+        return _rank(score, least_worst_gain)
+
+    for score in sorted(scores, key=rank):
         best.setdefault(score.mode, score)
-    return sorted(best.values(), key=_rank)
+    return sorted(best.values(), key=rank)
 
 
 def of_mode(scores: Sequence[Score], mode: str, options: Mapping[str, object]) -> Score | None:
@@ -62,10 +89,11 @@ def of_mode(scores: Sequence[Score], mode: str, options: Mapping[str, object]) -
     return min(exact or same, key=_rank, default=None)
 
 
-def _rank(score: Score) -> tuple[bool, float, float, bool]:
-    gain = score.worst_gain if not math.isnan(score.worst_gain) else -math.inf
+def _rank(score: Score, least_worst_gain: float = 0.0) -> tuple[bool, bool, float, float, bool]:
+    regret = score.regret if not math.isnan(score.regret) else math.inf
     risk = score.accuracy_risk if not math.isnan(score.accuracy_risk) else math.inf
-    return (not score.eligible, -round(gain, 3), round(risk, 3), score.mode != "ssgd")
+    loses = score.worst_gain < least_worst_gain and score.mode != "ssgd"
+    return (not score.eligible, loses, round(regret, 3), round(risk, 3), score.mode != "ssgd")
 
 
 def _barred(outlook: Outlook, situation: Situation, plain: Outlook, risk: float, worst_gain: float) -> str:

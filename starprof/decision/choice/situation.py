@@ -80,12 +80,16 @@ class Limits:
         staleness: of any gradient, in updates; None: no limit.
         shuffled: data are dealt out anew in each epoch, so that dropping one worker's gradients biases nothing.
         momentum: of the user's optimizer; of Adam and its like the first beta.
+        worst_gain: over ssgd, at the worst noise and learning rate that are possible; below 1 a loss that is put up
+            with where much is likely to be gained, above 1 what must be gained whatever is the case. With noise that
+            was not measured nothing may be lost.
     """
 
     accuracy_risk: float = 0.5
     staleness: int | None = None
     shuffled: bool = True
     momentum: float = UNKNOWN_MOMENTUM
+    worst_gain: float = 0.95
 
     def __post_init__(self) -> None:
         """Reject what is no momentum."""
@@ -128,6 +132,12 @@ class Situation:
             raise ValueError("iteration times must be positive numbers")
         if not self.batch > 0:
             raise ValueError(f"a gradient needs samples, not {self.batch}")
+
+    @property
+    def least_worst_gain(self) -> float:
+        """See `Limits.worst_gain`."""
+        wanted = self.limits.worst_gain
+        return wanted if self.noise_or_unknown.measured else max(1.0, wanted)
 
     @property
     def noise_or_unknown(self) -> NoiseScale:

@@ -14,6 +14,9 @@ from starprof.decision.choice.learned.model import Model
 from starprof.decision.choice.progress import seconds_per_step
 from starprof.decision.choice.situation import Situation
 
+POINTS = 3
+"""Noise scales at which a mode is looked at: the middle of what is possible, and both ends."""
+
 
 def choose(
     situation: Situation,
@@ -58,8 +61,11 @@ def relearned(
     situation: Situation, found: Assessment, model: Model, around: Surroundings, settings: Settings
 ) -> Assessment:
     """The same with learned gains: each mode that has trees at its best options, and ssgd; what was barred stays so."""
-    scores = [_relearned(score, situation, found, model, around, settings) for score in found.best]
-    return replace(found, scores=scores, best=scoring.best_of_each(scores))
+    least = situation.least_worst_gain
+    scores = scoring.with_regret(
+        [_relearned(score, situation, found, model, around, settings) for score in found.best], least
+    )
+    return replace(found, scores=scores, best=scoring.best_of_each(scores, least))
 
 
 def gains(
@@ -105,12 +111,12 @@ def _relearned(
     score: Score, situation: Situation, found: Assessment, model: Model, around: Surroundings, settings: Settings
 ) -> Score:
     if score.mode == "ssgd":
-        return score
+        return replace(score, gains=(1.0,) * POINTS)
     if score.mode not in model.modes:
-        return replace(score, barred=score.barred or "the learned chooser does not know it")
+        return replace(score, gains=(), barred=score.barred or "the learned chooser does not know it")
     if score.outlook is None or score.barred:
-        return score
+        return replace(score, gains=())
     plain = next(one for one in found.scores if one.mode == "ssgd")
     noise = situation.noise_or_unknown
     told = gains(score, plain, situation, found, model, around, (noise.middle, noise.low, noise.high), settings)
-    return replace(score, gain=told[0], worst_gain=min(told))
+    return replace(score, gain=told[0], worst_gain=min(told), gains=tuple(told))
