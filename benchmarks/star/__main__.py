@@ -1,14 +1,15 @@
 """Does STAR hold? The claims of arXiv 2512.09685 and 2602.03802, one by one, in simulated time with real gradients.
 
-    python benchmarks/star run [--limits] [--out FILE] [--minutes N] [--only REGEX] [--seeds N]
-    python benchmarks/star tell [--limits] [--out FILE] [--page PAGE.html]
+    python benchmarks/star run [--limits | --shared] [--out FILE] [--minutes N] [--only REGEX] [--seeds N]
+    python benchmarks/star tell [--limits | --shared] [--out FILE] [--page PAGE.html]
     python benchmarks/star tune
 
 `run` simulates trainings (`tasks.py`) on workers with made-up and recorded troubles (`scenarios.py`) under fixed modes
 and choosers (`methods.py`). Each is a line of FILE as soon as it is there; a second start goes on where the first one
 stopped, and whatever is there is balanced (`design.py`). `tell` prints the claims with our figures. `tune` prints
 accuracy by learning rate for synchronous steps where nobody is slow. With `--limits` choosers are compared that may
-take more or less risk (`limited.py`).
+take more or less risk (`limited.py`). With --shared jobs are beside others, and it is compared what
+plans for the nodes add (`shared.py`).
 """
 
 from __future__ import annotations
@@ -35,14 +36,16 @@ def results(path: Path) -> list[dict[str, Any]]:
 
 def run_all(options: argparse.Namespace) -> None:
     """Run what is not there yet."""
+    import cells
+    import design
     import limited
-    from cells import run
-    from design import design
+    import shared
 
     there = {record["cell"] for record in results(options.out)}
     pattern = re.compile(options.only)
-    cells = limited.design if options.limits else design
-    todo = [c for c in cells(options.seeds) if c.name not in there and pattern.search(c.name)]
+    planned = limited if options.limits else shared if options.shared else design
+    run = shared.run if options.shared else cells.run
+    todo = [c for c in planned.design(options.seeds) if c.name not in there and pattern.search(c.name)]
     ends_s = time.monotonic() + 60.0 * options.minutes
     for place, cell in enumerate(todo):
         if time.monotonic() > ends_s:
@@ -55,12 +58,13 @@ def run_all(options: argparse.Namespace) -> None:
 
 def tell_all(options: argparse.Namespace) -> None:
     """Print the tables; write the page."""
-    from claims import tell
-    from limited import tell as tell_limits
+    import claims
+    import limited
+    import shared
 
     found = results(options.out)
-    say = tell_limits if options.limits else tell
-    print("\n".join(say([record for record in found if "cannot" not in record])))
+    about = limited if options.limits else shared if options.shared else claims
+    print("\n".join(about.tell([record for record in found if "cannot" not in record])))
     for why in sorted({record["cannot"] for record in found if "cannot" in record}):
         print(f"left out: {why}", file=sys.stderr)
     if options.page:
@@ -100,6 +104,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="a regular expression that the names of cells match")
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--limits", action="store_true", help="choosers with other limits of risk instead")
+    parser.add_argument("--shared", action="store_true", help="jobs beside others, and what resources add")
     parser.add_argument("--page", type=Path, help="write the page there")
     options = parser.parse_args()
     {"run": run_all, "tell": tell_all, "tune": tune}[options.do](options)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scenarios import BATCH
 
+from starprof.decision.choice.choice import Choice
 from starprof.decision.choice.heuristic import Settings, choose
 from starprof.decision.choice.learned import chooser
 from starprof.decision.choice.learned.features import Surroundings
@@ -96,6 +97,7 @@ class Controlling:
 
     Attributes:
         cost_s: time that each choice took.
+        desk: who looks after the nodes, and is asked before a mode needs more of them (`managing.Desk`).
     """
 
     chooser: Chooser
@@ -104,6 +106,7 @@ class Controlling:
     batch: int
     momentum: float
     cost_s: list[float] = field(default_factory=list)
+    desk: Any = None
     _asked: int = 0
     _standing: Any = None
 
@@ -119,7 +122,10 @@ class Controlling:
         limits = self.chooser.limits
         if self.chooser.told_momentum:
             limits = replace(limits, momentum=self.momentum)
-        situation = Situation(view.members, times, self.batch, self.noise, limits, barred=self._barred())
+        resources = self.desk.resources() if self.desk else None
+        situation = Situation(
+            view.members, times, self.batch, self.noise, limits, resources=resources, barred=self._barred()
+        )
         around = Surroundings(all_reduce=self.exchange == "ring")
         settings = Settings(paper_exact=self.chooser.paper, all_reduce=around.all_reduce)
         if self.chooser.learned:
@@ -127,6 +133,8 @@ class Controlling:
         else:
             choice = choose(situation, self._standing, settings)
         self.cost_s.append(time.perf_counter() - began_s)
+        if choice.changed and self.desk and self.desk.wants(choice.mode, _more_per_s(choice), 1.0 - 1.0 / choice.gain):
+            return None  # refused: it stays as it is, and asks for something else at the next look
         self._standing = choice.standing
         return Mode(choice.mode, choice.options) if choice.changed else None
 
@@ -135,7 +143,17 @@ class Controlling:
         out["ring-x" if self.exchange == "ps" else "static-x"] = "for the other exchange"
         if self.chooser.only:
             out |= {name: "ablation" for name in MODES if name not in {*self.chooser.only, "ssgd"}}
-        return out
+        return out | (dict(self.desk.barred) if self.desk else {})
+
+
+def _more_per_s(choice: Choice) -> float:
+    """Gradients that arrive, beyond those of synchronous steps."""
+    rates = {
+        score.mode: score.outlook.gradients_per_s
+        for score in choice.scores
+        if score.outlook is not None and (score.mode == "ssgd" or score.options == choice.options)
+    }
+    return rates.get(choice.mode, 0.0) - rates["ssgd"]
 
 
 def mode_of(method: str, workers: int, typical_s: float, progress: int) -> Mode:

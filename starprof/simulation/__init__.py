@@ -5,12 +5,14 @@
 - `setting`: `Worker`, `Mode`, `Cluster`, `Until`, and how gradients travel;
 - `sources`, `recorded`, `scenarios`: where workers' own times come from;
 - `training`: real gradients, or the noise-scale model for large sweeps;
+- `orders`: what a manager of the cluster sees and may do while jobs run;
 - `history`: what came of it.
 """
 
 from starprof.simulation.control import Controller, Predictor, Seen, View
 from starprof.simulation.history import Evaluation, History, Iterations, Step
 from starprof.simulation.job import Job
+from starprof.simulation.orders import ClusterSeen, Delay, JobSeen, Manager, MoveShard, MoveWorker, Order
 from starprof.simulation.setting import (
     AllReduce,
     Change,
@@ -32,8 +34,10 @@ __all__ = [
     "AllReduce",
     "Change",
     "Cluster",
+    "ClusterSeen",
     "Controller",
     "Data",
+    "Delay",
     "Episodes",
     "Evaluation",
     "Exponential",
@@ -42,10 +46,15 @@ __all__ = [
     "History",
     "Iterations",
     "Job",
+    "JobSeen",
     "Link",
+    "Manager",
     "Mode",
+    "MoveShard",
+    "MoveWorker",
     "Node",
     "NoiseScale",
+    "Order",
     "ParameterServer",
     "Predictor",
     "RealTraining",

@@ -23,6 +23,11 @@ class Clock:
         self._count = 0
         self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
 
+    @property
+    def idle(self) -> bool:
+        """Nothing is going to happen."""
+        return not self._events
+
     def at(self, at_s: float, call: Callable[[Any], None], argument: Any) -> None:
         """Call it at that time, which is not in the past."""
         self._count += 1

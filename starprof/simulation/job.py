@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from starprof.simulation.clock import Clock
 from starprof.simulation.control import Controller, Predictor, View, Watch, mean_of_last
 from starprof.simulation.history import Evaluation, Step
+from starprof.simulation.places import Places
 from starprof.simulation.recording import Recording
 from starprof.simulation.setting import FREE, Change, Exchange, PolicyMaker, Until, Worker
 from starprof.simulation.switching import Switching
@@ -69,6 +70,8 @@ class RunningJob:
         stopped: why it has ended; empty: it goes on.
         end_s: when.
         record: what has happened.
+        places: where its workers are.
+        traffic: how its gradients travel.
     """
 
     def __init__(self, job: Job, clock: Clock, network: Network, seed: int, over: Callable[[], None]) -> None:
@@ -85,10 +88,10 @@ class RunningJob:
         self.stopped, self.end_s = "", 0.0
         self._over = over
         self.record = Recording()
-        self._traffic = traffic_of(job.exchange, clock, network, self.workers)
-        self._cpu = {w.index: network.cpu.get(w.node) if w.cpu_s > 0 else None for w in job.workers}
+        self.places = Places(network, job.workers)
+        self.traffic = traffic_of(job.exchange, clock, network, self.places.node)
         # Where nothing comes between computing and handing in, a thousand workers are spared two events each.
-        self._at_once = {index: cpu is None and not self._traffic.pushes for index, cpu in self._cpu.items()}
+        self._at_once = not self.traffic.pushes and all(worker.cpu_s <= 0 for worker in job.workers)
         self._draw = {index: worker.source.start([seed, index]) for index, worker in self.workers.items()}
         self._samples = {index: worker.batch for index, worker in self.workers.items()}
         self._training = job.training.start(dict(self._samples), seed)
@@ -126,6 +129,21 @@ class RunningJob:
             self.end_s = self.clock.now_s if at_s is None else at_s
             self._over()
 
+    @property
+    def mode(self) -> str:
+        """That it is in."""
+        return self._policy.name
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Workers that take part."""
+        return tuple(self._policy.members)
+
+    @property
+    def progress(self) -> float:
+        """Of the training so far, in iterations."""
+        return self._progress
+
     # What workers do.
 
     def _released(self, worker: int, ready_s: float) -> None:
@@ -141,7 +159,7 @@ class RunningJob:
         if worker in self._steps:  # its parameters are its own
             self.clock.at(ready_s, self._computes, (worker, life))
         else:
-            self._traffic.pull(worker, ready_s, lambda w: self._computes((w, life)))
+            self.traffic.pull(worker, ready_s, lambda w: self._computes((w, life)))
 
     def _computes(self, of: tuple[int, int]) -> None:
         worker, life = of
@@ -152,7 +170,8 @@ class RunningJob:
         gradient = self._gradient[worker]
         if samples != gradient.samples:
             self._gradient[worker] = Gradient(worker, gradient.number, gradient.version, samples)
-        self.clock.at(now_s + own_s, self._handed_in if self._at_once[worker] else self._computed, of)
+        own_s += self.places.held_up_s(worker)
+        self.clock.at(now_s + own_s, self._handed_in if self._at_once else self._computed, of)
 
     def _own_time(self, worker: int, full_s: float) -> tuple[float, int]:
         """Own time of an iteration that would take so long with a whole batch, and the samples that it is made of."""
@@ -174,18 +193,17 @@ class RunningJob:
         worker, life = of
         if self.stopped or life != self._life[worker]:
             return
-        cpu = self._cpu[worker]
-        if cpu is None:
-            self._prepared(of)
+        if self.places.scarce(worker):
+            self.clock.at(self.places.computed(worker, self.clock.now_s), self._prepared, of)
         else:
-            self.clock.at(cpu.serve(self.clock.now_s, self.workers[worker].cpu_s), self._prepared, of)
+            self._prepared(of)
 
     def _prepared(self, of: tuple[int, int]) -> None:
         worker, life = of
         if self.stopped or life != self._life[worker]:
             return
-        if self._traffic.pushes and not self._policy.local_steps.period:
-            self._traffic.push(worker, lambda w: self._handed_in((w, life)))
+        if self.traffic.pushes and not self._policy.local_steps.period:
+            self.traffic.push(worker, lambda w: self._handed_in((w, life)))
         else:
             self._handed_in(of)
 
@@ -285,11 +303,11 @@ class RunningJob:
             self._progress += scale
             contributors = tuple(dict.fromkeys(update.contributors))
             inside = self._policy.ring if isinstance(self._policy, RingX) else contributors
-            ready_s = self._traffic.update(contributors, self._policy.members, inside)
+            ready_s = self.traffic.update(contributors, self._policy.members, inside)
         else:
             for worker in update.members:
                 self._steps[worker] = self._steps.get(worker, 0.0) + 1.0
-            ready_s = self._traffic.group_step(update.members)
+            ready_s = self.traffic.group_step(update.members)
         self._done(ready_s, update.onto, update.gradients, update.weights, update.members)
         return ready_s
 
@@ -298,7 +316,7 @@ class RunningJob:
         steps = sum(self._steps.pop(worker, 0.0) for worker in members) / max(1, len(members))
         self._learned += self._training.average(members, steps)
         self._progress += steps
-        ready_s = self._traffic.average(members)
+        ready_s = self.traffic.average(members)
         self._done(ready_s, self._policy.version - 1, (), (), members, averaged=True)
         return ready_s
 

@@ -7,6 +7,7 @@ from array import array
 
 import numpy as np
 
+from starprof.analysis.arrays import Floats, Ints
 from starprof.simulation.history import Evaluation, History, Iterations, Step
 
 
@@ -33,6 +34,10 @@ class Recording:
     def gradients(self) -> int:
         """How many have been handed in."""
         return len(self._worker)
+
+    def since(self, gradients: int) -> tuple[Ints, Floats]:
+        """Worker and own time of all iterations but the first so many."""
+        return np.array(self._worker[gradients:], np.int64), np.array(self._own_s[gradients:], np.float64)
 
     def handed_in(self, worker: int, number: int, begun_s: float, own_s: float) -> None:
         """An iteration is done; its worker waits."""

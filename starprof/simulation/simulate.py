@@ -8,6 +8,8 @@ from starprof.simulation.clock import Clock
 from starprof.simulation.control import Controller, Predictor, mean_of_last
 from starprof.simulation.history import History
 from starprof.simulation.job import Job, RunningJob
+from starprof.simulation.managing import Managed
+from starprof.simulation.orders import Manager
 from starprof.simulation.setting import FREE, NOTHING_SCARCE, Change, Cluster, Exchange, PolicyMaker, Until, Worker
 from starprof.simulation.traffic import Network
 from starprof.simulation.training.base import Training
@@ -48,11 +50,19 @@ def simulate(
     return simulate_jobs([job], cluster, seed=seed)[0]
 
 
-def simulate_jobs(jobs: Sequence[Job], cluster: Cluster = NOTHING_SCARCE, *, seed: int = 0) -> tuple[History, ...]:
+def simulate_jobs(
+    jobs: Sequence[Job], cluster: Cluster = NOTHING_SCARCE, *, manager: Manager | None = None, seed: int = 0
+) -> tuple[History, ...]:
     """Several jobs at once on the same nodes and links, until all that have an end have come to it.
 
+    Args:
+        jobs: of which one at least has an end.
+        cluster: what they share.
+        manager: moves and delays them while they run.
+        seed: of all that is drawn.
+
     Raises:
-        ValueError: a description contradicts itself, or nothing would end the simulation.
+        ValueError: a description contradicts itself, nothing would end the simulation, or an order can't be done.
         UsageError: a mode can't be had for its workers.
     """
     ending = sum(not job.until.open for job in jobs)
@@ -65,6 +75,8 @@ def simulate_jobs(jobs: Sequence[Job], cluster: Cluster = NOTHING_SCARCE, *, see
         clock.stopped = left[0] == 0
 
     running = [RunningJob(job, clock, network, seed + place, over) for place, job in enumerate(jobs)]
+    if manager is not None:
+        Managed(manager, clock, running)
     clock.run()
     end_s = max(job.end_s for job in running) if clock.stopped else clock.now_s
     busy = {queue.name: min(1.0, queue.busy_s / end_s) if end_s else 0.0 for queue in network.queues()}

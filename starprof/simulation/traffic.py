@@ -7,11 +7,12 @@ slowest of them is: data flow, they are not stored and forwarded.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from starprof.simulation.clock import Clock
 from starprof.simulation.queues import Queue
-from starprof.simulation.setting import AllReduce, Cluster, Exchange, Free, ParameterServer, Worker
+from starprof.simulation.setting import AllReduce, Cluster, Exchange, Free, ParameterServer
 
 Then = Callable[[int], None]
 """What is to happen with the worker when its transfer is through."""
@@ -51,15 +52,26 @@ class Traffic(ABC):
 
     Attributes:
         pushes: a gradient takes time to get to where it is handed in.
+        cpu_s: work of servers so far, by node.
+        bytes: through the interfaces of each node so far, in both directions together.
     """
 
     pushes = False
 
-    def __init__(self, clock: Clock, network: Network, workers: Mapping[int, Worker]) -> None:
-        """Of these workers."""
+    def __init__(self, clock: Clock, network: Network, node: Mapping[int, str]) -> None:
+        """Of workers on these nodes, which may become others."""
         self.clock = clock
         self.network = network
-        self.node = {index: worker.node for index, worker in workers.items()}
+        self.node = node
+        self.cpu_s: dict[str, float] = defaultdict(float)
+        self.bytes: dict[str, float] = defaultdict(float)
+
+    def send(self, now_s: float, source: str, target: str, size: float) -> float:
+        """When so many bytes will be there."""
+        if source != target:
+            self.bytes[source] += size
+            self.bytes[target] += size
+        return self.network.send(now_s, source, target, size)
 
     def push(self, worker: int, then: Then) -> None:
         """A gradient goes to where it is handed in."""
@@ -101,13 +113,11 @@ class ToServers(Traffic):
 
     pushes = True
 
-    def __init__(
-        self, clock: Clock, network: Network, workers: Mapping[int, Worker], exchange: ParameterServer
-    ) -> None:
+    def __init__(self, clock: Clock, network: Network, node: Mapping[int, str], exchange: ParameterServer) -> None:
         """See `ParameterServer`."""
-        super().__init__(clock, network, workers)
+        super().__init__(clock, network, node)
         shards = len(exchange.nodes)
-        self.nodes = exchange.nodes
+        self.nodes = list(exchange.nodes)
         self.size = exchange.model_bytes / shards
         self.push_s, self.apply_s, self.pull_s = (
             work / shards for work in (exchange.push_cpu_s, exchange.apply_cpu_s, exchange.pull_cpu_s)
@@ -118,9 +128,18 @@ class ToServers(Traffic):
 
     def _work(self, shard: int, work_s: float) -> float:
         now_s = self.clock.now_s
+        self.cpu_s[self.nodes[shard]] += work_s
         own_s = self.threads[shard].serve(now_s, work_s)
         cpu = self.network.cpu.get(self.nodes[shard])
         return own_s if cpu is None else max(own_s, cpu.serve(now_s, work_s))
+
+    def move(self, shard: int, node: str, size: float) -> None:
+        """Send a shard to another node; the old one serves it until it is there."""
+
+        def there(_: object) -> None:
+            self.nodes[shard] = node
+
+        self.clock.at(self.send(self.clock.now_s, self.nodes[shard], node, size) + self.latency_s, there, None)
 
     def _when_all(self, then: Then) -> Then:
         """Goes on when all shards are through."""
@@ -141,7 +160,7 @@ class ToServers(Traffic):
             self.clock.at(self._work(shard, self.push_s), through, worker)
 
         for shard, node in enumerate(self.nodes):
-            there_s = self.network.send(self.clock.now_s, self.node[worker], node, self.size) + self.latency_s
+            there_s = self.send(self.clock.now_s, self.node[worker], node, self.size) + self.latency_s
             self.clock.at(there_s, there, shard)
 
     def update(self, contributors: Sequence[int], members: Iterable[int], ring: Sequence[int]) -> float:  # noqa: ARG002
@@ -153,7 +172,7 @@ class ToServers(Traffic):
         done_s = self.clock.now_s
         for shard, node in enumerate(self.nodes):
             for worker in members:
-                done_s = max(done_s, self.network.send(self.clock.now_s, self.node[worker], node, self.size))
+                done_s = max(done_s, self.send(self.clock.now_s, self.node[worker], node, self.size))
                 done_s = max(done_s, self._work(shard, self.push_s))
         return max(done_s + self.latency_s, self.update(members, members, members))
 
@@ -163,7 +182,7 @@ class ToServers(Traffic):
 
         def prepared(shard: int) -> None:
             node = self.nodes[shard]
-            there_s = self.network.send(self.clock.now_s, node, self.node[worker], self.size) + self.latency_s
+            there_s = self.send(self.clock.now_s, node, self.node[worker], self.size) + self.latency_s
             self.clock.at(there_s, through, worker)
 
         def asked(shard: int) -> None:
@@ -176,9 +195,9 @@ class ToServers(Traffic):
 class InRings(Traffic):
     """All-reduce among the contributors of each update, one update after the other."""
 
-    def __init__(self, clock: Clock, network: Network, workers: Mapping[int, Worker], exchange: AllReduce) -> None:
+    def __init__(self, clock: Clock, network: Network, node: Mapping[int, str], exchange: AllReduce) -> None:
         """See `AllReduce`."""
-        super().__init__(clock, network, workers)
+        super().__init__(clock, network, node)
         self.size = exchange.model_bytes
         self.latency_s = exchange.latency_s
         self.done_s = 0.0
@@ -189,14 +208,14 @@ class InRings(Traffic):
         inside = set(ring)
         children = [worker for worker in contributors if worker not in inside]
         handed_s = [
-            self.network.send(self.clock.now_s, self.node[child], self.node[ring[place % len(ring)]], self.size)
+            self.send(self.clock.now_s, self.node[child], self.node[ring[place % len(ring)]], self.size)
             for place, child in enumerate(children)
         ]
         done_s = self._reduce(max([self.clock.now_s, *handed_s]), ring)
         for worker in members:
             first = self.node[ring[0]]
             self.has_all_s[worker] = (
-                done_s if worker in inside else self.network.send(done_s, first, self.node[worker], self.size)
+                done_s if worker in inside else self.send(done_s, first, self.node[worker], self.size)
             )
         self.done_s = max(self.done_s, done_s)
         return done_s
@@ -212,6 +231,8 @@ class InRings(Traffic):
             for queue in self.network.path(node, nodes[(place + 1) % len(nodes)])
         }.values()
         share = 2 * (len(nodes) - 1) / len(nodes) * self.size
+        for node in nodes:
+            self.bytes[node] += 2 * share
         busy_s = [share / queue.capacity for queue in queues]
         start_s = max([ready_s, *(queue.free_s for queue in queues)])
         done_s = start_s + max(busy_s, default=0.0) + 2 * (len(nodes) - 1) * self.latency_s
@@ -232,12 +253,12 @@ class InRings(Traffic):
             self.clock.at(there_s, then, worker)
 
 
-def traffic_of(exchange: Exchange, clock: Clock, network: Network, workers: Mapping[int, Worker]) -> Traffic:
+def traffic_of(exchange: Exchange, clock: Clock, network: Network, node: Mapping[int, str]) -> Traffic:
     """The exchange at work."""
     match exchange:
         case Free():
-            return NoTraffic(clock, network, workers)
+            return NoTraffic(clock, network, node)
         case ParameterServer():
-            return ToServers(clock, network, workers, exchange)
+            return ToServers(clock, network, node, exchange)
         case AllReduce():
-            return InRings(clock, network, workers, exchange)
+            return InRings(clock, network, node, exchange)

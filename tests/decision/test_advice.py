@@ -13,12 +13,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from starprof.analysis.counters import Counters
 from starprof.analysis.diagnose import diagnose
 from starprof.analysis.synthetic import CpuHog, Pinned, Quota, Slow, SlowNic, SlowPath, SyntheticRun
 from starprof.cli.options import options_of
 from starprof.control import modes
-from starprof.decision.advice import Advice, advise
+from starprof.decision.advice import Advice, advise, room
+from starprof.decision.advice.evidence import evidence
 from starprof.decision.advice.moves import MOVES
+from starprof.decision.advice.nodes import node_loads
+from starprof.decision.advice.ranking import ranking
 from starprof.decision.choice.situation import Limits
 from starprof.errors import NoDataError
 from starprof.model import causes
@@ -256,6 +260,25 @@ def test_ranks_of_a_crowded_node_are_moved_where_another_one_has_room(nodes, tol
         assert "node0 is at" in step.how
         assert "node0" not in step.what
         assert set(step.ranks) < {0, 1, 2}
+
+
+def test_what_a_mode_needs_of_the_interfaces_is_told_by_counters():
+    data = run(SLOW, nodes=4)
+    known = evidence(data, diagnose(data))
+    loads = node_loads(known, Counters(data))
+    choice = ranking(data, known, modes.NOT_CARRIED_OUT).choice
+    sent = 2 * loads[0].needs[0].bytes_per_s * float(np.median(known.iteration_s, axis=0).min())
+    before, after = (
+        next(s.outlook for s in choice.scores if s.mode == mode).gradients_per_s / 8 for mode in ("ssgd", choice.mode)
+    )
+    found = room.by_counters(known, loads, choice)
+    assert [one.host for one in found] == ["node0", "node1", "node2", "node3"]
+    assert found[0].more_bytes_per_s == pytest.approx(sent * (after - before))
+    assert found[0].free_bytes_per_s == pytest.approx(loads[0].capacity.bytes_per_s - sent * before, rel=1e-3)
+    assert any("which is free" in told for told in advised(data).cautions)
+    full = [replace(load, others=replace(load.capacity, cores=0.0)) for load in loads]
+    (first, *_) = room.estimates_told(room.by_counters(known, full, choice), choice.mode)
+    assert first.startswith("By its counters node0 has 0 bytes/s free, and m-sync would need")
 
 
 def test_the_recorded_momentum_decides_how_stale_gradients_may_be(slow):

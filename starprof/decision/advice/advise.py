@@ -21,7 +21,6 @@ from starprof.decision.advice.moves import MOVES, Scene
 from starprof.decision.advice.ranking import Ranking, ranking
 from starprof.decision.advice.refusals import refusals
 from starprof.decision.advice.result import LEAST_SAVING, Advice, Do, Now, Saving, Step
-from starprof.decision.resources import Reallocation
 from starprof.errors import NoDataError
 from starprof.model import causes
 from starprof.model.rundata import RunData
@@ -59,7 +58,7 @@ def advise(run: RunData, verdict: Verdict, barred: Mapping[str, str]) -> Advice:
         steps += [*_rebalanced(known, verdict), *_mode(run, verdict, known, found, refused)]
     loads = nodes.node_loads(known, Counters(run)) if isinstance(known, Evidence) else ()
     steps += nodes.moves(loads, verdict, {step.cause: step.saves for step in steps if step.cause})
-    plans = _rooms(run, known, found, loads, steps)
+    needs = _needs(run, known, found, loads, steps)
     steps = sorted(steps, key=lambda step: (step.kind == "record", -step.score))
     do = _do(verdict, steps)
     mode, options = present_mode(run)
@@ -72,24 +71,27 @@ def advise(run: RunData, verdict: Verdict, barred: Mapping[str, str]) -> Advice:
         steps=tuple(steps),
         modes=found.rows if found is not None else (),
         refused=refused,
-        cautions=(*words.cautions(run, known, found), *room.cautions(plans, found.chosen.mode if found else "")),
+        cautions=(*words.cautions(run, known, found), *needs),
         inputs=_inputs(known, found) | ({"nodes": nodes.to_json(loads)} if loads else {}),
     )
 
 
-def _rooms(
+def _needs(
     run: RunData,
     known: Evidence | str,
     found: Ranking | None,
     loads: Sequence[nodes.NodeLoad],
     steps: Sequence[Step],
-) -> list[Reallocation]:
-    """Plans for the mode that is advised, if one is and its need was measured."""
+) -> list[str]:
+    """What the mode that is advised needs of the nodes, if one is: measured, or told by counters."""
     advised = next((step for step in steps if step.kind == "mode" and step.what != BACK), None)
     if isinstance(known, str) or found is None or advised is None or not loads:
         return []
     ids = sorted({info.node for info in known.own.infos})
-    return room.rooms(run, loads, ids, found.chosen.mode, advised.saves.share)
+    plans = room.rooms(run, loads, ids, found.chosen.mode, advised.saves.share)
+    if plans:
+        return room.cautions(plans, found.chosen.mode)
+    return room.estimates_told(room.by_counters(known, loads, found.choice), found.chosen.mode)
 
 
 def _now(verdict: Verdict, relative: float | None, mode: str, options: Mapping[str, object]) -> Now:

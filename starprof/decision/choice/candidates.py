@@ -33,7 +33,7 @@ RINGMASTER_DELAY = 2
 """Times the number of workers: what asgd has from workers that are all alike passes."""
 STOPS = (0.75, 0.9)
 NO_OUTLOOK: Mapping[str, str] = {
-    "sync-switch": "it is a schedule from ssgd to asgd, which are judged as they are",
+    "sync-switch": "it is a schedule from ssgd to asgd: its time lies between theirs, by what is left of the training",
     "zeno++": "how many gradients pass its test depends on a validation batch that is not known here",
 }
 
