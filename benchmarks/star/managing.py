@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean
 
-from sharing import MAIN, SHARDS, SharedPlace
+from scenarios import TYPICAL_S
+from sharing import MAIN, NODE_CORES, SHARDS, SharedPlace
 
 from starprof.decision.choice.situation import Resources
 from starprof.decision.resources import (
+    LIMIT,
     Amount,
     Host,
     Loans,
@@ -21,13 +23,28 @@ from starprof.decision.resources import (
     Neighbour,
     NodeUse,
     Room,
+    Sender,
     ServerLoad,
+    TreeCosts,
+    TreeWorker,
+    communication_tree,
+    pace,
     reallocate,
     relieve,
     relocate,
 )
 from starprof.decision.resources import Worker as Placed
-from starprof.simulation import ClusterSeen, Delay, JobSeen, MoveShard, MoveWorker, Order
+from starprof.simulation import (
+    ClusterSeen,
+    Delay,
+    Group,
+    JobSeen,
+    MoveShard,
+    MoveWorker,
+    Order,
+    Pace,
+    ParameterServer,
+)
 
 RESTART_S = 5.0
 """That a worker is away when it changes its node."""
@@ -41,7 +58,7 @@ class Desk:
 
     Attributes:
         place: what is managed.
-        prevents: shards and workers are moved off nodes that are too full.
+        prevents: shards and workers are moved off nodes that are too full, or what is sent there is grouped and paced.
         reallocates: jobs beside ours are delayed for what a mode needs.
         every_s: from one look to the next.
         moves: that were ordered.
@@ -58,6 +75,7 @@ class Desk:
     refusals: list[str] = field(default_factory=list)
     _seen: ClusterSeen | None = None
     _loans: Loans = field(default_factory=Loans)
+    _is_shaped: bool = False
     _barred: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, seen: ClusterSeen) -> Sequence[Order]:
@@ -69,7 +87,7 @@ class Desk:
             return []
         orders: list[Order] = []
         if self.prevents:
-            orders += self._relocated(seen, ours) or self._relieved(seen, ours)
+            orders += self._relocated(seen, ours) or self._relieved(seen, ours) or self._shaped(seen, ours)
             self.moves += len(orders)
         if ours.mode == "ssgd" and self._loans.held:
             self._loans, changes, _ = self._loans.without(MAIN)
@@ -89,7 +107,7 @@ class Desk:
         if seen is None or MAIN not in seen.jobs:
             return None
         cost, nodes = self.place.exchange, set(seen.jobs[MAIN].shards)
-        free = [self._capacity(node) - self._used(seen, node) for node in nodes]
+        free = [self._capacity(node) - self._used_in_ssgd(seen, node) for node in nodes]
         if self.reallocates:
             free = [
                 one + given
@@ -153,7 +171,20 @@ class Desk:
 
     def _node_use(self, seen: ClusterSeen, node: str) -> NodeUse:
         beside = [self._neighbour(seen, job, node) for job in seen.jobs.values() if job.name != MAIN]
-        return NodeUse(node, self._capacity(node), self._used(seen, node), tuple(n for n in beside if n is not None))
+        used = self._used_in_ssgd(seen, node)
+        return NodeUse(node, self._capacity(node), used, tuple(n for n in beside if n is not None))
+
+    def _used_in_ssgd(self, seen: ClusterSeen, node: str) -> Amount:
+        """What would be used if ours made synchronous steps: what modes need more is told against that."""
+        ours, cost = seen.jobs[MAIN], self.place.exchange
+        per_s = len(ours.nodes) / max(ours.own_s.values(), default=TYPICAL_S)
+        part = sum(at == node for at in ours.shards) / SHARDS
+        served = Amount(
+            per_s * (cost.push_cpu_s + cost.pull_cpu_s + cost.apply_cpu_s / len(ours.nodes)),
+            per_s * 2.0 * cost.model_bytes,
+        )
+        others = self._used(seen, node) - _of(ours.serve, node, seen.period_s)
+        return (others + served.times(part)).positive()
 
     def _neighbour(self, seen: ClusterSeen, job: JobSeen, node: str) -> Neighbour | None:
         here = [worker for worker, at in job.nodes.items() if at == node and worker in job.own_s]
@@ -182,7 +213,50 @@ class Desk:
 
     # Prevention.
 
+    def _shaped(self, seen: ClusterSeen, ours: JobSeen) -> list[Order]:
+        """What spares a node that the server can't leave: a tree of ours, and neighbours that send no faster than need.
+
+        Both are ordered once: what is measured afterwards is with them.
+        """
+        node = ours.shards[0]
+        if self._is_shaped or len(set(ours.shards)) > 1:
+            return []
+        orders = [*self._tree(seen, ours, node), *self._paced(seen, ours, node)]
+        self._is_shaped = bool(orders)
+        return orders
+
+    def _tree(self, seen: ClusterSeen, ours: JobSeen, node: str) -> list[Order]:
+        cost, per_s = self.place.exchange, mean(ours.iterations.values()) / seen.period_s
+        each = Amount(cost.push_cpu_s * per_s, cost.model_bytes * per_s)
+        rest = (self._used(seen, node) - each.times(len(ours.nodes))).positive()
+        # Until a gradient is there: what the server's queue adds comes later, and is what the tree is against.
+        compute_s = {w.index: w.source.typical_s + w.cpu_s / NODE_CORES for w in self.place.workers}
+        workers = [TreeWorker(str(worker), at, compute_s[worker]) for worker, at in ours.nodes.items()]
+        tree = communication_tree(workers, TreeCosts(each), self._capacity(node), used=rest)
+        parents = {int(child): int(parent) for child, parent in tree.parents.items()}
+        return [Group(MAIN, parents)] if parents else []
+
+    def _paced(self, seen: ClusterSeen, ours: JobSeen, node: str) -> list[Order]:
+        """Of one direction: that in which the neighbours push."""
+        capacity = self._capacity(node).times(0.5)
+        used = _of(ours.serve, node, seen.period_s).times(0.5)
+        senders = [
+            Sender(f"{job.name} {worker}", beside.exchange.model_bytes, 0.0, job.own_s[worker])
+            for beside in self.place.neighbours
+            if isinstance(beside.exchange, ParameterServer) and (job := seen.jobs[beside.name])
+            for worker, at in job.nodes.items()
+            if at == node and worker in job.own_s
+        ]
+        whole = self._used(seen, node).bytes_per_s / self._capacity(node).bytes_per_s
+        if not senders or whole <= LIMIT:
+            return []
+        rates = pace(senders, Amount(bytes_per_s=capacity.bytes_per_s), Amount(bytes_per_s=used.bytes_per_s))
+        named = {name.rpartition(" ")[::2]: rate for name, rate in rates.bytes_per_s.items()}
+        return [Pace(job, int(worker), rate) for (job, worker), rate in named.items()]
+
     def _relocated(self, seen: ClusterSeen, ours: JobSeen) -> list[Order]:
+        if self.place.fixed:
+            return []
         rooms = [
             Room(
                 node.name,

@@ -1,7 +1,7 @@
 """Places whose slowness has a cause: jobs beside ours take the processor or the interface of a node that it needs.
 
-Eight workers on nodes of their own, a parameter server of four shards that all begin on one node, two nodes that nobody
-uses, and neighbours, which train by formula and never end.
+Eight workers on nodes of their own, or in pairs, a parameter server of four shards that begin on one node, two spare
+nodes, and neighbours, which train by formula and never end.
 """
 
 from __future__ import annotations
@@ -36,21 +36,23 @@ class SharedPlace:
         cluster: all nodes.
         exchange: of it.
         neighbours: jobs without an end.
+        fixed: the server can't leave its node.
     """
 
     workers: tuple[Worker, ...]
     cluster: Cluster
     exchange: ParameterServer
     neighbours: tuple[Job, ...]
+    fixed: bool
 
 
-def _ours(*factors: float) -> tuple[Worker, ...]:
+def _ours(*factors: float, on_a_node: int = 1) -> tuple[Worker, ...]:
     slow = dict(enumerate(factors))
     return tuple(
         Worker(
             at,
             Steady(OWN_S * slow.get(at, 1.0), CV, 0.5),
-            f"node{at}",
+            f"node{at // on_a_node}",
             BATCH,
             MICRO_BATCHES,
             FIXED_SHARE,
@@ -110,6 +112,18 @@ SHARED: Mapping[str, Callable[[], tuple[tuple[Worker, ...], tuple[Job, ...]]]] =
             (_neighbour("beside", (SERVER,) * 8, 0.01, 0.02, slowest_s=SLACK_S),),
         ),
         "server, beside a job without slack": lambda: (_ours(2.0), (_neighbour("beside", (SERVER,) * 8, 0.04, 0.02),)),
+        "processor of a server that can't move": lambda: (
+            _ours(on_a_node=2),
+            (_neighbour("beside", (SERVER,) * 3, 0.02, 0.02),),
+        ),
+        "interface of a server that can't move": lambda: (
+            _ours(on_a_node=2),
+            (
+                _neighbour(
+                    "beside", (SERVER,) * 8, 0.002, 0.0, mode="asgd", exchange=ParameterServer(("elsewhere",), 6e6)
+                ),
+            ),
+        ),
         "nothing": lambda: (_ours(), (_neighbour("beside", (SERVER,), 0.2, 0.05),)),
     }
 )
@@ -119,9 +133,9 @@ SHARED: Mapping[str, Callable[[], tuple[tuple[Worker, ...], tuple[Job, ...]]]] =
 def shared_place(scenario: str) -> SharedPlace:
     """A place of `SHARED`."""
     workers, neighbours = SHARED[scenario]()
-    names = [worker.node for worker in workers]
+    names = list(dict.fromkeys(worker.node for worker in workers))
     nodes = (
         *(Node(name, NODE_CORES, NIC_BYTES_PER_S) for name in (*names, *SPARE)),
         Node(SERVER, SERVER_CORES, NIC_BYTES_PER_S),
     )
-    return SharedPlace(workers, Cluster(nodes), COST, neighbours)
+    return SharedPlace(workers, Cluster(nodes), COST, neighbours, fixed=scenario.endswith("can't move"))

@@ -12,7 +12,17 @@
 from starprof.simulation.control import Controller, Predictor, Seen, View
 from starprof.simulation.history import Evaluation, History, Iterations, Step
 from starprof.simulation.job import Job
-from starprof.simulation.orders import ClusterSeen, Delay, JobSeen, Manager, MoveShard, MoveWorker, Order
+from starprof.simulation.orders import (
+    ClusterSeen,
+    Delay,
+    Group,
+    JobSeen,
+    Manager,
+    MoveShard,
+    MoveWorker,
+    Order,
+    Pace,
+)
 from starprof.simulation.setting import (
     AllReduce,
     Change,
@@ -42,6 +52,7 @@ __all__ = [
     "Evaluation",
     "Exponential",
     "Free",
+    "Group",
     "HeavyTailed",
     "History",
     "Iterations",
@@ -55,6 +66,7 @@ __all__ = [
     "Node",
     "NoiseScale",
     "Order",
+    "Pace",
     "ParameterServer",
     "Predictor",
     "RealTraining",

@@ -390,6 +390,7 @@ class RunningJob:
         if lost is not None:
             self._training.drop(lost)
         self._steps.pop(worker, None)
+        self.traffic.left(worker)
         self._decide(Left(worker, at_s))
         self._training.left(worker)
 

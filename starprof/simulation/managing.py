@@ -9,7 +9,18 @@ import numpy as np
 
 from starprof.simulation.clock import Clock
 from starprof.simulation.job import RunningJob
-from starprof.simulation.orders import ClusterSeen, Delay, JobSeen, Manager, MoveShard, MoveWorker, Order, Use
+from starprof.simulation.orders import (
+    ClusterSeen,
+    Delay,
+    Group,
+    JobSeen,
+    Manager,
+    MoveShard,
+    MoveWorker,
+    Order,
+    Pace,
+    Use,
+)
 from starprof.simulation.traffic import ToServers
 
 
@@ -51,10 +62,14 @@ class Managed:
                 job.places.delay(order.node, order.delay_s)
             case MoveWorker():
                 job.places.move(order.worker, order.node, order.pause_s)
+            case _ if not isinstance(job.traffic, ToServers):
+                raise ValueError(f"{order.job} has no parameter server: {order} can't be carried out")
             case MoveShard():
-                if not isinstance(job.traffic, ToServers):
-                    raise ValueError(f"{order.job} has no parameter server that could be moved")
                 job.traffic.move(order.shard, order.node, order.size_bytes)
+            case Group():
+                job.traffic.group(order.parents)
+            case Pace():
+                job.traffic.pace(order.worker, order.bytes_per_s)
 
 
 class _Totals:

@@ -41,7 +41,29 @@ class MoveWorker:
     pause_s: float
 
 
-Order = Delay | MoveShard | MoveWorker
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Children hand what they push to a parent, who sends it once for all of them when the last has come.
+
+    Attributes:
+        job: whose workers they are.
+        parents: of each child; whoever is not named sends for itself.
+    """
+
+    job: str
+    parents: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """A worker pushes no faster than that from now on; infinite: as fast as it can."""
+
+    job: str
+    worker: int
+    bytes_per_s: float
+
+
+Order = Delay | MoveShard | MoveWorker | Group | Pace
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ slowest of them is: data flow, they are not stored and forwarded.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,6 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from starprof.simulation.clock import Clock
 from starprof.simulation.queues import Queue
 from starprof.simulation.setting import AllReduce, Cluster, Exchange, Free, ParameterServer
+
+PIECES = 8
+"""In which a paced push is sent: what others send goes between them."""
 
 Then = Callable[[int], None]
 """What is to happen with the worker when its transfer is through."""
@@ -77,6 +81,9 @@ class Traffic(ABC):
         """A gradient goes to where it is handed in."""
         then(worker)
 
+    def left(self, worker: int) -> None:  # noqa: B027 - most keep nothing of it
+        """A worker is gone."""
+
     def update(self, contributors: Sequence[int], members: Iterable[int], ring: Sequence[int]) -> float:  # noqa: ARG002
         """An update of the parameters of these members begins now; when it is made.
 
@@ -125,6 +132,10 @@ class ToServers(Traffic):
         self.latency_s = exchange.latency_s
         # A server's own threads, inside of the processor that it shares with others on its node.
         self.threads = [Queue(f"{node} server {shard}", exchange.threads) for shard, node in enumerate(self.nodes)]
+        self._parents: dict[int, int] = {}
+        self._held: dict[int, dict[int, Then]] = defaultdict(dict)
+        self._pace: dict[int, float] = {}
+        self._computing: set[int] = set()  # or on their way to it
 
     def _work(self, shard: int, work_s: float) -> float:
         now_s = self.clock.now_s
@@ -152,16 +163,66 @@ class ToServers(Traffic):
 
         return through
 
+    def group(self, parents: Mapping[int, int]) -> None:
+        """Who sends through whom from now on; what was waiting for others goes by itself."""
+        held, self._held = self._held, defaultdict(dict)
+        self._parents = dict(parents)
+        for waiting in held.values():
+            for worker, then in waiting.items():
+                self._push(worker, then)
+
+    def pace(self, worker: int, bytes_per_s: float) -> None:
+        """A worker pushes no faster from now on."""
+        self._pace[worker] = bytes_per_s
+
+    def left(self, worker: int) -> None:
+        """See `Traffic`: nobody waits for it, or sends through it, any more."""
+        self._computing.discard(worker)
+        self._held[self._parents.get(worker, worker)].pop(worker, None)
+        if worker in self._parents or worker in self._parents.values():
+            self.group({c: p for c, p in self._parents.items() if worker not in (c, p)})
+
     def push(self, worker: int, then: Then) -> None:
-        """See `Traffic`: over the network to every shard, then through its processor."""
+        """See `Traffic`: over the network to every shard, then through its processor; of a group when all are there."""
+        self._computing.discard(worker)
+        sender = self._parents.get(worker, worker)
+        group = [sender, *(child for child, parent in self._parents.items() if parent == sender)]
+        if len(group) == 1:
+            self._push(worker, then)
+            return
+        waiting = self._held[sender]
+        waiting[worker] = then
+        if any(member in self._computing for member in group):
+            return  # those who compute will come; those who wait for an update will not before it is made
+        del self._held[sender]
+
+        def for_all(_: int) -> None:
+            for member, its in waiting.items():
+                its(member)
+
+        self._push(sender, for_all)
+
+    def _push(self, worker: int, then: Then) -> None:
         through = self._when_all(then)
 
         def there(shard: int) -> None:
             self.clock.at(self._work(shard, self.push_s), through, worker)
 
-        for shard, node in enumerate(self.nodes):
-            there_s = self.send(self.clock.now_s, self.node[worker], node, self.size) + self.latency_s
-            self.clock.at(there_s, there, shard)
+        rate = self._pace.get(worker, math.inf)
+        pieces = 1 if rate == math.inf else PIECES
+        apart_s = self.size * len(self.nodes) / pieces / rate
+
+        def sends(of: tuple[int, int]) -> None:
+            shard, left = of
+            node = self.nodes[shard]
+            there_s = self.send(self.clock.now_s, self.node[worker], node, self.size / pieces) + self.latency_s
+            if left:
+                self.clock.at(self.clock.now_s + apart_s, sends, (shard, left - 1))
+            else:
+                self.clock.at(there_s, there, shard)
+
+        for shard in range(len(self.nodes)):
+            sends((shard, pieces - 1))
 
     def update(self, contributors: Sequence[int], members: Iterable[int], ring: Sequence[int]) -> float:  # noqa: ARG002
         """See `Traffic`: the step of the optimizer on every shard."""
@@ -178,6 +239,7 @@ class ToServers(Traffic):
 
     def pull(self, worker: int, ready_s: float, then: Then) -> None:
         """See `Traffic`: through every shard's processor, then over the network."""
+        self._computing.add(worker)
         through = self._when_all(then)
 
         def prepared(shard: int) -> None:

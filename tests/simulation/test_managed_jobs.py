@@ -6,12 +6,14 @@ from starprof.simulation import (
     Change,
     Cluster,
     Delay,
+    Group,
     Job,
     Mode,
     MoveShard,
     MoveWorker,
     Node,
     NoiseScale,
+    Pace,
     ParameterServer,
     Steady,
     Until,
@@ -94,6 +96,44 @@ def test_a_shard_that_moves_is_served_by_the_old_node_until_it_is_there():
     assert where[5] == ("a", "c")
     assert history.steps[-1].progress == pytest.approx(100)
     assert {g.number for step in history.steps for g in step.gradients} == set(range(100))
+
+
+def test_children_send_through_their_parent_and_the_server_is_spared_for_it():
+    served = ParameterServer(("c",), 1e3, push_cpu_s=0.05)
+    together = Ordering(Group("ours", {1: 0, 3: 2}))
+    staff = job("a", "a", "b", "b", exchange=served, cpu_s=0.0)
+    apart, grouped = (simulate_jobs([staff], NODES, manager=m)[0] for m in (Ordering(), together))
+    assert apart.end_s == pytest.approx(100 * 0.3, rel=0.02)  # four pushes, one after the other
+    assert grouped.end_s == pytest.approx(1.0 + 97 * 0.2, rel=0.03)
+    assert grouped.shares == pytest.approx(dict.fromkeys(range(4), 0.25))
+
+
+@pytest.mark.parametrize("look_s", [0.13, 0.15, 0.17, 0.31])
+@pytest.mark.parametrize("mode", ["ssgd", "asgd"])
+def test_a_group_that_begins_in_the_middle_of_a_round_waits_for_nobody_who_waits_for_it(mode, look_s):
+    served = ParameterServer(("c",), 1e3, push_cpu_s=0.04)
+    staff = job("a", "a", "b", "b", exchange=served, cpu_s=0.0, mode=mode)
+    history = simulate_jobs([staff], NODES, manager=Ordering(Group("ours", {1: 0, 3: 2}), every_s=look_s))[0]
+    assert history.stopped == "progress"
+
+
+@pytest.mark.parametrize("leaves", [0, 1])
+def test_nobody_waits_for_a_member_of_a_group_that_is_gone(leaves):
+    served = ParameterServer(("c",), 1e3, push_cpu_s=0.01)
+    gone = (Change(2.05, leaves, joins=False),)
+    staff = job("a", "a", exchange=served, cpu_s=0.0, changes=gone)
+    history = simulate_jobs([staff], NODES, manager=Ordering(Group("ours", {1: 0})))[0]
+    assert history.stopped == "progress"
+
+
+def test_who_paces_its_pushes_leaves_the_interface_to_others():
+    served = ParameterServer(("c",), 1e5)  # a tenth of a second over c's interface
+    crowd = job("b", name="beside", exchange=served, cpu_s=0.0, until=Until(), mode="asgd")
+    ours = job("a", exchange=ParameterServer(("c",), 1e3), cpu_s=0.0)
+    plain, _ = simulate_jobs([ours, crowd], NODES)
+    paced, slowed = simulate_jobs([ours, crowd], NODES, manager=Ordering(Pace("beside", 0, 1e5)))
+    assert paced.end_s < plain.end_s
+    assert slowed.iterations.own_s[-1] == pytest.approx(0.1 + 0.1 + 7 / 8 + 1 / 80, abs=0.1)
 
 
 def test_orders_that_can_not_be_carried_out_and_names_that_are_not_told_apart_are_refused():
