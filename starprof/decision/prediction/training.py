@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,11 +51,22 @@ def train(runs: Sequence[Series], *, epochs: int, hidden: int = HIDDEN, seed: in
         import torch
     except ImportError as error:
         raise UsageError("training the LSTM needs torch; --baselines-only does without") from error
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _one_thread(torch):
         torch.manual_seed(seed)
         network = _network(torch, hidden)
         _fit(torch, network, inputs, targets, epochs, seed)
     return Lstm({name: values.detach().numpy().copy() for name, values in network.named_parameters()})
+
+
+@contextmanager
+def _one_thread(torch: Any) -> Iterator[None]:
+    """Its matrices are so small that threads only wait for each other: on a busy machine 15 times as long as one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _network(torch: Any, hidden: int) -> Any:
