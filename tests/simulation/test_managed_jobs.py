@@ -76,6 +76,18 @@ def test_a_job_that_is_delayed_frees_its_node_for_others():
     assert ours.end_s < 28
 
 
+def test_a_delay_within_slack_costs_nothing_and_frees_nothing_in_the_mean():
+    """What harvesting (arXiv 2512.09685) lends: other times of use, not less of it."""
+    workers = (Worker(0, Steady(0.1), "a", cpu_s=0.1), Worker(1, Steady(0.6), "b", cpu_s=0.1))
+    lender = Job(Mode("ssgd"), workers, PLAIN, Until(progress=60), name="lender")
+    manager = Ordering(Delay("lender", "a", 0.4), every_s=7.0)
+    free = simulate_jobs([lender], NODES)[0]
+    delayed = simulate_jobs([lender], NODES, manager=manager)[0]
+    assert delayed.end_s == pytest.approx(free.end_s)
+    used = [seen.jobs["lender"].compute["a"].cpu_s for seen in manager.seen]
+    assert used[1:5] == pytest.approx([used[0]] * 4, abs=0.11)
+
+
 def test_delays_end_when_it_is_said_so():
     class Lifting(Ordering):
         def __call__(self, seen):
