@@ -17,8 +17,8 @@ what it can't give the others give; delays are compared in step 4 as shares of t
 one second is not a second in one of ten. The proportional rule is fair, not cheapest: the least that any sharing
 could cost is told beside.
 
-What step 2 frees it frees at other times, not in the mean: a worker that waits for its job's slowest anyway does as much
-in each iteration when it hands in later. In simulation (`benchmarks/star run --shared`) harvesting changes nothing.
+What step 2 frees it frees at other times, not in the mean: a worker that waits for its job's slowest anyway does as
+much in each iteration when it hands in later. In simulation (`benchmarks/star run --shared`) it changes nothing.
 """
 
 from __future__ import annotations
