@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from starprof.analysis.arrays import Floats
+from starprof.model import serverprocesses
 from starprof.model.schema import BY_NAME
 
 if TYPE_CHECKING:
@@ -102,7 +103,34 @@ class Counters:
         if frame is None:
             return pd.DataFrame(columns=columns)
         # Imported frames may hold only what their format tells.
-        return frame if set(columns) <= set(frame.columns) else frame.reindex(columns=columns)
+        frame = frame if set(columns) <= set(frame.columns) else frame.reindex(columns=columns)
+        return self._without_servers(frame) if table == "process_sample" else frame
+
+    def _without_servers(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """A parameter server that a rank has started is in its tree, and no part of what the rank does."""
+        if not self.server_processes:
+            return frame
+        theirs = [key in self.server_processes for key in zip(frame["node"], frame["pid"], strict=True)]
+        return frame[~np.asarray(theirs)]
+
+    @cached_property
+    def server_processes(self) -> Mapping[tuple[int, int], str]:
+        """Processes of the job's parameter server: their names by node and pid."""
+        known = self.table("process")
+        rows = zip(known["node"], known["pid"], known["name"], strict=True)
+        return {(int(node), int(pid)): name for node, pid, name in rows if name in serverprocesses.ALL}
+
+    def server_samples(self, name: str) -> list[tuple[int, int, pd.DataFrame]]:
+        """Node, pid and samples, in order of time, of each process of the server that goes by a name."""
+        frame = self._run.samples.get("process_sample")
+        if frame is None:
+            return []
+        found = []
+        for (node, pid), called in sorted(self.server_processes.items()):
+            if called == name:
+                rows = frame[(frame["node"] == node) & (frame["pid"] == pid)]
+                found.append((node, pid, rows.sort_values("mono_ns", kind="stable")))
+        return found
 
     def series(self, table: str, keys: tuple[str, ...]) -> Mapping[tuple[float, ...], pd.DataFrame]:
         """Rows of a table by key values, each in order of time."""

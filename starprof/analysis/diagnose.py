@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -28,6 +28,8 @@ from starprof.analysis.reason import Found, reason
 from starprof.analysis.receipt import hook_notes, not_collected, overhead
 from starprof.analysis.remarks import with_remarks
 from starprof.analysis.rounds import native_part, rounds_words
+from starprof.analysis.server import SOURCE as SERVER
+from starprof.analysis.server import on_a_server, server_finding, slow_server
 from starprof.analysis.settings import DEFAULT, Settings
 from starprof.analysis.shared import slower_alone, uniform_slowness
 from starprof.analysis.skew_findings import stage_finding, workload_finding
@@ -39,6 +41,19 @@ from starprof.analysis.taking_turns import most_are_late_in_turn
 from starprof.model import causes
 from starprof.model.rundata import RunData
 from starprof.model.verdict import Cost, Finding, Verdict, VerdictKind
+
+_WORDS: Mapping[str, Callable[[Context, Slowness], Finding]] = {
+    "special": nobody.special_finding,
+    "workers": worker_finding,
+    "uniform": nobody.uniform_finding,
+    "rotating": nobody.rotating_finding,
+    "workload": workload_finding,
+    "structural": stage_finding,
+    "counted": counted_finding,
+    "network": network_finding,
+    SERVER: server_finding,
+}
+"""Of sources whose slownesses blame nobody, or say themselves whom."""
 
 DEALT: Mapping[str, VerdictKind] = {"workload": "workload-skew", "structural": "structural"}
 
@@ -121,15 +136,18 @@ def _search(run: RunData, own: OwnTime, settings: Settings) -> tuple[Context, li
     shared = [s for s in uniform_slowness(comparison, settings) if s.source == "uniform" or not _covered(s, ranks)]
     ranks += [s for s in shared if s.source == "rank"]
     uniform = [s for s in shared if s.source == "uniform"]
-    ranks, network = collateral(ranks, slow_reductions(context))
-    network = [s for s in network if explained(s) or rise_share(own, s) >= settings.min_unexplained_shift]
+    if on_a_server(run):
+        network = slow_server(context, slow_reductions(context))
+    else:
+        ranks, network = collateral(ranks, slow_reductions(context))
+        network = [s for s in network if explained(s) or rise_share(own, s) >= settings.min_unexplained_shift]
     dealt = workload_skew(uneven) + heavy_stages(comparison.own, settings) + most_are_late_in_turn(comparison)
     planned = special_work(own, settings) + slow_workers(own, settings)
     kept = _that_matter(own, settings, ranks + uniform + network + dealt + planned)
     ranks = rotating_stretches(rotating_periods([s for s in kept if s.source == "rank"], own.shape[0]))
     rest = [s for s in kept if s.source != "rank"]
     kept = _that_matter(own, settings, ranks + rest + single_steps(comparison, ranks + rest))
-    if not any(s.blame or s.source in ("uniform", "rotating") for s in kept):
+    if not any(s.blame or s.source in ("uniform", "rotating", SERVER) for s in kept):
         kept += counted_losses(context)
     return context, _priced(own, kept)
 
@@ -190,25 +208,10 @@ def _findings(context: Context, found: list[Slowness]) -> Found:
     single = [s for s in found if s.source == "rank" and s.kind == "one-off" and not s.blame]
     result += nobody.one_off_findings(context, single)
     for slowness in found:
-        if slowness.source == "special":
-            result.append((slowness, nobody.special_finding(context, slowness)))
-        elif slowness.source == "workers":
-            result.append((slowness, worker_finding(context, slowness)))
-        elif slowness.source == "uniform":
-            result.append((slowness, nobody.uniform_finding(context, slowness)))
-        elif slowness.source == "rotating":
-            result.append((slowness, nobody.rotating_finding(context, slowness)))
-        elif slowness.source == "workload":
-            result.append((slowness, workload_finding(context, slowness)))
-        elif slowness.source == "structural":
-            result.append((slowness, stage_finding(context, slowness)))
-        elif slowness.source == "counted":
-            result.append((slowness, counted_finding(context, slowness)))
-        elif slowness.source == "network":
-            result.append((slowness, network_finding(context, slowness)))
-        elif slowness.kind == "one-off":
-            continue
-        elif not slowness.blame:
+        words = _WORDS.get(slowness.source)
+        if words is not None:
+            result.append((slowness, words(context, slowness)))
+        elif slowness.kind != "one-off" and not slowness.blame:
             result.append((slowness, nobody.unblamed_periodic_finding(context, slowness)))
     return sorted(result, key=lambda part: (not part[1].ranks, -part[1].cost_seconds))
 
@@ -245,7 +248,7 @@ def _kind(context: Context, found: Found) -> tuple[VerdictKind, list[Slowness]]:
         about = [s for s, finding in found if s.source == kind or (kind == "rotating" and finding.kind == "rotating")]
         if about:
             return kind, about
-    network = [(s, finding) for s, finding in found if s.source == "network"]
+    network = [(s, finding) for s, finding in found if s.source in ("network", SERVER)]
     if network:
         return _network_kind(*network[0]), [s for s, _ in network]
     # A quota or a mask is a limit that somebody set; how busy a machine is says nothing about the job by itself.

@@ -26,7 +26,7 @@ class Slowness:
         onset: columns between which the onset surely lies.
         steps: columns that carry it, shape (S,).
         reduction: what the replay takes away.
-        source: which search found it: rank, special, rotating, uniform, network.
+        source: which search found it: rank, special, rotating, uniform, network, server.
         blame: whether `rows` are to blame.
         period: period in steps of a periodic one.
         z: how surely it is no noise, in standard errors.

@@ -48,6 +48,7 @@ class ProcessFiles:
         "pid",
         "pss_due_ns",
         "rank",
+        "said",
         "schedstat",
         "stat",
         "status",
@@ -68,6 +69,7 @@ class ProcessFiles:
         self.pss_due_ns = 0
         self.status_due_ns = 0
         self.cpus: str | None = None
+        self.said = ""
         self.allowed_cpus = INT_NULL
 
     def scheduled(self) -> tuple[int, int]:
@@ -155,14 +157,16 @@ class DetailReader:
         data = files.stat.read()
         stat = parse_stat(data)
         allowed_cpus = self._allowed(files)
+        said = command_name(data)
+        new = allowed_cpus != files.allowed_cpus or said != files.said
         voluntary = involuntary = INT_NULL
-        if files.is_rank or mono_ns >= files.status_due_ns or allowed_cpus != files.allowed_cpus:
+        if files.is_rank or mono_ns >= files.status_due_ns or new:
             files.status_due_ns = mono_ns + _CHILD_STATUS_NS
             status = parse_status(files.status.read()) if files.status is not None else _NO_STATUS
             voluntary, involuntary = status.voluntary_switches, status.involuntary_switches
             allowed_cpus = files.allowed_cpus = status.allowed_cpus
-            if status.cpus != files.cpus:
-                files.cpus = status.cpus
+            if (said, status.cpus) != (files.said, files.cpus):
+                files.said, files.cpus = said, status.cpus
                 self._name(files.pid, files.rank, data, status, mono_ns, rows)
         read_bytes, write_bytes = self._io(files, rows)
         pss = self._pss(files, stat.rss_pages * self._page_bytes, mono_ns, rows)

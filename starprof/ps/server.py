@@ -18,7 +18,8 @@ from typing import Any
 
 from starprof.control.controlsocket import NobodyListensError, ask
 from starprof.errors import StarprofError, TransportError, UsageError
-from starprof.ps.children import environ_of, listening
+from starprof.model import serverprocesses
+from starprof.ps.children import call_oneself, environ_of, listening
 from starprof.ps.speech import secret_of
 
 LOOK_EVERY_S = 0.5
@@ -225,6 +226,7 @@ class Server:
 
 def main(arguments: list[str]) -> int:
     """Run until the job is over; returns the exit code."""
+    call_oneself(serverprocesses.SERVER)
     try:
         if len(arguments) != 1:
             raise UsageError("one argument: the settings as a JSON object")

@@ -90,7 +90,7 @@ def test_ranks_have_a_detailed_row_a_second_their_children_every_two_and_they_ar
     assert len({at % SECOND_NS for _, at in later}) > 1
 
 
-def test_names_are_told_without_arguments_and_again_when_the_affinity_changes(host, rows, collector):
+def test_names_are_told_without_arguments_and_again_when_they_or_the_affinity_change(host, rows, collector):
     collector.sample(0, rows)
     told = {row["pid"]: fields(row, "rank", "parent_pid", "name", "user", "cpus", "cgroup") for row in rows["process"]}
     assert told[111] == (0, 110, "python", "root", "0-1", "/jobs/train")
@@ -102,6 +102,11 @@ def test_names_are_told_without_arguments_and_again_when_the_affinity_changes(ho
     collector.sample(2 * SECOND_NS, rows)
     assert [fields(row, "pid", "cpus", "mono_ns") for row in rows["process"]] == [(111, "1", 2 * SECOND_NS)]
     assert [row["allowed_cpus"] for row in rows["process_sample"] if row["pid"] == 111] == [1]
+
+    rows.take("process")
+    host.edit("proc/113/stat", "(pt_data_worker)", "(starprof-shard)")
+    collector.sample(5 * SECOND_NS, rows)
+    assert [fields(row, "pid", "rank", "name") for row in rows["process"]] == [(113, 0, "starprof-shard")]
 
 
 def test_a_child_that_starts_later_joins_and_one_that_ends_leaves(host, rows, collector):

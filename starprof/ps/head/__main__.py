@@ -21,6 +21,8 @@ from starprof.control.coordinator.desk import SCHEMA
 from starprof.control.counter import Counter
 from starprof.control.journal import ControlJournal
 from starprof.errors import StarprofError, UsageError
+from starprof.model import serverprocesses
+from starprof.ps.children import call_oneself
 from starprof.ps.head import desk
 from starprof.ps.head.seats import say
 from starprof.ps.head.service import HeadService
@@ -35,6 +37,7 @@ NICE = -10
 
 def main(arguments: list[str]) -> int:
     """Run until the job is over; returns the exit code."""
+    call_oneself(serverprocesses.HEAD)
     try:
         if len(arguments) != 1:
             raise UsageError("one argument: the settings as a JSON object")

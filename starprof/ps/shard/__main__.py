@@ -9,6 +9,8 @@ import sys
 import torch
 
 from starprof.errors import StarprofError, UsageError
+from starprof.model import serverprocesses
+from starprof.ps.children import call_oneself
 from starprof.ps.shard.service import Shard, say
 from starprof.ps.shard.settings import Settings
 from starprof.ps.speech import secret_of
@@ -17,6 +19,7 @@ from starprof.ps.wire import listen
 
 def main(arguments: list[str]) -> int:
     """Run until dismissed; returns the exit code."""
+    call_oneself(serverprocesses.SHARD)
     try:
         if len(arguments) != 1:
             raise UsageError("one argument: the settings as a JSON object")
