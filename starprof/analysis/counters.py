@@ -110,15 +110,22 @@ class Counters:
         """A parameter server that a rank has started is in its tree, and no part of what the rank does."""
         if not self.server_processes:
             return frame
-        theirs = [key in self.server_processes for key in zip(frame["node"], frame["pid"], strict=True)]
-        return frame[~np.asarray(theirs)]
+        keys = zip(frame["node"], frame["pid"], strict=True)
+        theirs = np.fromiter((key in self.server_processes for key in keys), bool, len(frame))
+        return frame[~(theirs & (numbers(frame, "rank") >= 0))]
 
     @cached_property
     def server_processes(self) -> Mapping[tuple[int, int], str]:
-        """Processes of the job's parameter server: their names by node and pid."""
+        """Processes of the job's parameter server: their names by node and pid.
+
+        Those that a rank has started; where there are none, any that were seen, since `starprof ps serve` is no rank's.
+        """
         known = self.table("process")
+        known = known[known["name"].isin(serverprocesses.ALL)]
+        started = known[known["rank"] >= 0]
+        known = started if len(started) else known
         rows = zip(known["node"], known["pid"], known["name"], strict=True)
-        return {(int(node), int(pid)): name for node, pid, name in rows if name in serverprocesses.ALL}
+        return {(int(node), int(pid)): name for node, pid, name in rows}
 
     def server_samples(self, name: str) -> list[tuple[int, int, pd.DataFrame]]:
         """Node, pid and samples, in order of time, of each process of the server that goes by a name."""

@@ -67,8 +67,13 @@ def test_a_slow_worker_is_named_and_the_server_is_not():
     assert causes.PARAMETER_SERVER not in {finding.cause for finding in verdict.findings}
 
 
-def test_what_the_servers_processes_use_is_no_ranks():
-    counters = Counters(on_a_server())
+def test_what_the_servers_processes_use_is_no_ranks_and_another_jobs_server_is_foreign():
+    data = on_a_server()
+    for table in ("process_sample", "process"):
+        theirs = data.samples[table].query("pid == @SHARD").assign(pid=SHARD + 1, rank=-1)
+        data.samples[table] = pd.concat([data.samples[table], theirs], ignore_index=True)
+    counters = Counters(data)
+    assert SHARD + 1 in set(counters.table("process_sample")["pid"])
     assert SHARD not in set(counters.table("process_sample")["pid"])
     ((node, pid, samples),) = counters.server_samples(serverprocesses.SHARD)
     assert (node, pid) == (0, SHARD)
