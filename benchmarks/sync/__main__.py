@@ -1,6 +1,7 @@
 """What control brings on real jobs, against native DDP and against what else a user may put in its place.
 
     python benchmarks/sync run [--out FILE] [--minutes N] [--only REGEX] [--seeds N] [--epochs N] [--retry]
+                              [--compute-ms MS]
     python benchmarks/sync list [--only REGEX]
     python benchmarks/sync tell [--out FILE] [--plot PICTURE.svg]
 
@@ -51,7 +52,7 @@ def run_all(options: argparse.Namespace) -> int:
         if time.monotonic() > ends_s:
             print(f"{len(todo) - place} jobs are left: start it again to go on", file=sys.stderr)
             break
-        record = run(cell, options.epochs)
+        record = run(cell, options.epochs, options.compute_ms)
         append(options.out, record)
         failed |= "failed" in record
         said = why_not(record) or f"{record['step_ms']:.1f} ms a step"
@@ -98,6 +99,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="a regular expression that the names of cells match")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--epochs", type=int, help="of every job, instead of its own")
+    parser.add_argument("--compute-ms", type=float, help="emulated compute of a step, instead of the cell's own")
     parser.add_argument("--retry", action="store_true", help="run again what has failed")
     parser.add_argument("--plot", type=Path, help="draw the picture there")
     options = parser.parse_args()

@@ -47,18 +47,25 @@ class CannotError(StarprofError):
     """This machine or this version can't run the cell."""
 
 
-def run(cell: Cell, epochs: int | None = None) -> dict[str, Any]:
+def run(cell: Cell, epochs: int | None = None, compute_ms: float | None = None) -> dict[str, Any]:
     """The cell's result: `cell` and its parts, and either figures, `cannot` or `failed` with the reason.
 
     Args:
         cell: to run.
         epochs: of its job; None: as many as such a cell has.
+        compute_ms: emulated compute of a step; None: as such a cell has it.
     """
-    record: dict[str, Any] = {"cell": cell.name, **vars(cell), "at_unix_s": round(time.time())}
+    compute_ms = compute_ms or COMPUTE_MS[cell.ranks]
+    record: dict[str, Any] = {
+        "cell": cell.name,
+        **vars(cell),
+        "compute_ms": compute_ms,
+        "at_unix_s": round(time.time()),
+    }
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="starprof-benchmark-") as folder:
         try:
-            record |= _run(cell, epochs or epochs_of(cell), Path(folder))
+            record |= _run(cell, epochs or epochs_of(cell), compute_ms, Path(folder))
         except CannotError as error:
             record["cannot"] = str(error)
         except (StarprofError, OSError, ValueError, KeyError) as error:
@@ -67,7 +74,7 @@ def run(cell: Cell, epochs: int | None = None) -> dict[str, Any]:
     return record
 
 
-def _run(cell: Cell, epochs: int, out: Path) -> dict[str, Any]:
+def _run(cell: Cell, epochs: int, compute_ms: float, out: Path) -> dict[str, Any]:
     disturbance = REAL.get(cell.slow, Disturbance)(cell.ranks, out)
     with contextlib.ExitStack() as stack:
         try:
@@ -76,7 +83,7 @@ def _run(cell: Cell, epochs: int, out: Path) -> dict[str, Any]:
         except StarprofError as error:
             raise CannotError(str(error)) from error
         environ = {**disturbance.environ, **stack.enter_context(lighthouse(cell))}
-        script = [str(TRAIN), *arguments(cell, epochs), "--out", str(out), *disturbance.arguments]
+        script = [str(TRAIN), *arguments(cell, epochs, compute_ms), "--out", str(out), *disturbance.arguments]
         job = Job(out, {"OMP_NUM_THREADS": "1", **environ})
         stack.callback(job.end)
         job.start(script, control, disturbance, recorded=cell.how != "torchft")
@@ -92,7 +99,7 @@ def _run(cell: Cell, epochs: int, out: Path) -> dict[str, Any]:
             raise StarprofError(f"starprof ctl: {'; '.join(switcher.failed) or 'the job ended before the last switch'}")
     ranks = [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(cell.ranks)]
     found = figures(ranks, job.run_file if cell.how != "torchft" else None)
-    if cell.how in MODES and not found["switches"]:
+    if cell.how in MODES and not found["updates"]:
         raise StarprofError(f"the job has stayed with native steps: {job.tail()}")
     return found
 
@@ -118,13 +125,13 @@ def epochs_of(cell: Cell) -> int:
     return SWITCHING_EPOCHS[cell.slow] if cell.how == SWITCHES else EPOCHS[cell.task, cell.ranks]
 
 
-def arguments(cell: Cell, epochs: int) -> list[str]:
+def arguments(cell: Cell, epochs: int, compute_ms: float) -> list[str]:
     """Of the training script."""
     found = {
         "--task": cell.task,
         "--seed": cell.seed,
         "--epochs": epochs,
-        "--compute-ms": COMPUTE_MS[cell.ranks],
+        "--compute-ms": compute_ms,
         "--straggler": cell.slow if cell.slow in EMULATED else "none",
         "--method": cell.how if cell.how in OTHERS else "ddp",
     }

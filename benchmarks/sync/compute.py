@@ -29,9 +29,14 @@ def persistent(rank: int, world: int) -> Slow:
     return lambda _at_s, _draw: rank == world - 1
 
 
+def between(rank: int, world: int, from_s: float, to_s: float) -> Slow:
+    """The last rank, from one moment to another."""
+    return lambda at_s, _draw: rank == world - 1 and from_s <= at_s < to_s
+
+
 def transient(rank: int, world: int) -> Slow:
     """The last rank, for some seconds."""
-    return lambda at_s, _draw: rank == world - 1 and BOUT_S[0] <= at_s < BOUT_S[1]
+    return between(rank, world, *BOUT_S)
 
 
 def randomly(_rank: int, _world: int) -> Slow:
@@ -65,6 +70,7 @@ class Accelerator:
 
     Attributes:
         began_s: start of the training, by the clock that all processes of the machine share.
+        random: what this rank draws from.
     """
 
     def __init__(self, slow: Slow, factor: float, seed: int, work: Callable[[float], object] = time.sleep) -> None:
@@ -72,14 +78,14 @@ class Accelerator:
         self.began_s = time.monotonic()
         self._slow = slow
         self._factor = factor
-        self._random = random.Random(seed)
+        self.random = random.Random(seed)
         self._work = work
         self._this_step = 1.0
 
     def next_step(self) -> None:
         """A step begins."""
-        slow = self._slow(time.monotonic() - self.began_s, self._random)
-        self._this_step = max(0.5, self._random.gauss(1.0, JITTER)) * (self._factor if slow else 1.0)
+        slow = self._slow(time.monotonic() - self.began_s, self.random)
+        self._this_step = max(0.5, self.random.gauss(1.0, JITTER)) * (self._factor if slow else 1.0)
 
     def __call__(self, seconds: float) -> None:
         """A part of the step that takes a healthy rank so long."""

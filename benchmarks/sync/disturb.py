@@ -1,7 +1,7 @@
 """What slows a rank down from outside, for real: a CPU quota, hogs on its core, a shaped interface, stops.
 
-Each is a context manager with the variables and arguments that the job is to get (`environ`, `arguments`) and `begin`,
-called when the training has begun.
+Each is a context manager with the variables and arguments that the job is to get (`environ`, `arguments`), `begin`,
+called when the training has begun or later, and `lift`, which ends what `begin` has begun.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ class Disturbance:
         self.arguments: list[str] = []
 
     def begin(self) -> None:
-        """The training has begun."""
+        """The rank becomes slow."""
+
+    def lift(self) -> None:
+        """It is as quick as before."""
 
     @contextlib.contextmanager
     def ready(self) -> Iterator[Disturbance]:
@@ -103,14 +106,17 @@ class Hogs(Disturbance):
         if len(os.sched_getaffinity(0)) < 2:
             raise StarprofError("hogs need two cores")
         self.arguments = ["--pin", "--on-cpu", str(self.world - 1)]
-        with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as self.stack:
             core = core_of(self.world - 1, self.world)
-            self.hogs = [stack.enter_context(Hog(core)) for _ in range(HOGS)]
+            self.hogs = [self.stack.enter_context(Hog(core)) for _ in range(HOGS)]
             yield self
 
     def begin(self) -> None:
         for hog in self.hogs:
             hog.release()
+
+    def lift(self) -> None:
+        self.stack.close()
 
 
 class Shaped(Disturbance):
@@ -127,6 +133,10 @@ class Shaped(Disturbance):
     def begin(self) -> None:
         assert self.lab is not None
         self.lab.shape(self.world - 1, RATE_MBIT)
+
+    def lift(self) -> None:
+        assert self.lab is not None
+        self.lab.unshape(self.world - 1)
 
 
 class Stops(Disturbance):

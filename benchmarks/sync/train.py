@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from compute import EMULATED, Accelerator
+from compute import EMULATED, Accelerator, between
 from disturb import GROUP, QUOTA, STRAGGLER, core_of
 from methods import METHODS, Method
 from tasks import TASKS, Task, burn
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, default_collate
 
 BEGUN = "begun"
 """File that says that the training has begun; its text is when."""
@@ -91,6 +91,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--compute-ms", type=float, default=20.0)
     parser.add_argument("--straggler", choices=EMULATED, default="none")
     parser.add_argument("--factor", type=float, default=4.0, help="of a slow step's compute")
+    parser.add_argument("--bout", type=float, nargs=2, help="the last rank is slow between these seconds, instead")
+    parser.add_argument("--bout-of", choices=("compute", "loader"), default="compute", help="what is slow in the bout")
+    parser.add_argument("--good", type=float, help="accuracy whose time is taken, instead of the task's own")
     parser.add_argument("--on-cpu", type=int, nargs="*", default=[], help="ranks that compute on the CPU instead")
     parser.add_argument("--pin", action="store_true", help="the last rank has a core of its own, the others share")
     parser.add_argument("--out", type=Path, required=True)
@@ -156,10 +159,21 @@ def main() -> None:
     torch.manual_seed(args.seed)
     own_work = burn if rank in args.on_cpu else time.sleep
     slow = EMULATED[args.straggler](rank, world)
+    bout = between(rank, world, *args.bout) if args.bout else slow
+    if args.bout_of == "compute":
+        slow = bout
     accelerator = Accelerator(slow, args.factor, args.seed * 1000 + rank, own_work)
     task = TASKS[args.task](args.seed, world, args.compute_ms / 1e3, accelerator)
     sampler: DistributedSampler[Any] = DistributedSampler(task.train, world, rank, seed=args.seed, drop_last=True)
-    loader: DataLoader[Any] = DataLoader(task.train, task.batch, sampler=sampler, drop_last=True)
+    task.good = args.good or task.good
+    late_s = (args.factor - 1) * args.compute_ms / 1e3 if args.bout_of == "loader" else 0.0
+
+    def collate(samples: list[Any]) -> Any:
+        if late_s and bout(time.monotonic() - accelerator.began_s, accelerator.random):
+            time.sleep(late_s)
+        return default_collate(samples)
+
+    loader: DataLoader[Any] = DataLoader(task.train, task.batch, sampler=sampler, drop_last=True, collate_fn=collate)
     method = METHODS[args.method](task.net, task.optimizer)
     log = Log(rank, task)
     accelerator.began_s = began_s = begin(args, rank)

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from starprof.control.engine.engine import Engine
 from starprof.control.engine.flat import Layout
 from starprof.control.engine.groups import Groups
+from starprof.control.engine.jobstore import own_client
 from starprof.control.engine.peers import Peers
 from starprof.control.engine.states import States
 from starprof.sync.policies import create
@@ -187,10 +188,11 @@ class Rank:
         lock = threading.RLock()
         self.lock = lock
         self.member = Member(self.rank, tuple(range(self.world)))
-        groups = Groups(self.store, self.rank)
+        groups = Groups(own_client(self.store), self.rank)
         layout, states = Layout(list(self.model.parameters())), States(self.model, self.updates)
         self.engine = Engine(self.member, layout, states, groups, self.updates, self.data, lock, self.office.lag)
         self.peers = Peers(dist.PrefixStore("peers", self.store), self.rank, SECRET, self.engine)
+        self.peers.tell()
         self.engine.connect(self.peers, Line(self.office, self.rank))
         self.groups = groups
         self.office.connect(self.rank, self.engine, self.member, lock)
@@ -214,7 +216,7 @@ def train(ranks, epochs, iterations, *, after=lambda rank, index: None):
     def loop(rank):
         try:
             everybody = tuple(range(rank.world))
-            native = Groups(dist.PrefixStore("native", rank.store), rank.rank)
+            native = Groups(dist.PrefixStore("native", own_client(rank.store)), rank.rank)
             index = 0
             for _ in range(epochs):
                 at = 0

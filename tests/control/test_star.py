@@ -37,6 +37,8 @@ def stars():
     """Of all ranks, on real connections."""
     server = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     peers = [Peers(dist.PrefixStore("peers", server), rank, b"secret", owner=None) for rank in range(WORLD)]
+    for one in peers:
+        one.tell()
     made = [Star(rank, peers[rank].send_numbers) for rank in range(WORLD)]
     for each, sums in zip(peers, made, strict=True):
         each.sums = sums

@@ -16,12 +16,12 @@ from starprof.control.engine.batches import Batches
 from starprof.control.engine.driver import RankDriver
 from starprof.control.engine.engine import Engine
 from starprof.control.engine.flat import Layout
-from starprof.control.engine.groups import Groups, own_client
+from starprof.control.engine.groups import Groups
 from starprof.control.engine.loopupdates import LoopUpdates
 from starprof.control.engine.losses import LossLooks
 from starprof.control.engine.noise import NoiseLooks, asked_every
 from starprof.control.engine.peers import QUEUED, Peers
-from starprof.control.engine.rendezvous import Rendezvous, reachable_host, secret_of, state_folder
+from starprof.control.engine.rendezvous import Rendezvous, reachable_host, state_folder
 from starprof.control.engine.states import States
 from starprof.control.journal import ControlJournal
 from starprof.hook import identity
@@ -55,8 +55,8 @@ class Enrolment(Rendezvous):
             TransportError: the job's store does not answer.
         """
         rank, world = dist.get_rank(), dist.get_world_size()
+        secret = self.job_store.secret()
         store = self.store()
-        secret = secret_of(store)
         host = reachable_host()
         model = self.driver.model
         ignored = model.parameters_to_ignore
@@ -68,13 +68,13 @@ class Enrolment(Rendezvous):
         updates = LoopUpdates(self.driver.updating, model.module)
         lag = self.lag()
         states = States(model.module, self.driver.updating)
-        groups = Groups(store, rank, lambda why: engine.hopeless(why))
+        groups = Groups(self.patient_store(), rank, lambda why: engine.hopeless(why))
         every = asked_every()
         noise = NoiseLooks(rank, trained, self.driver.guard, every) if every else None
         engine = Engine(member, layout, states, groups, updates, self.batches, lock, lag, noise=noise)
         queued = QUEUED if lag is None else lag.rounds
-        peers = Peers(dist.PrefixStore("peers", own_client(store)), rank, secret, engine, host, queued)
-        link = self.link(store, secret, rank, member.hello, engine.told, lock, engine.hopeless)
+        peers = Peers(dist.PrefixStore("peers", store), rank, secret, engine, host, queued)
+        link = self.link(store, secret, rank, member.hello, engine.told, lock, engine.hopeless, peers.tell)
         engine.connect(peers, link)
         if self.wish.health:
             losses = LossLooks(rank, self.driver.guard, self.driver.updating.scale_on_device)

@@ -54,12 +54,12 @@ class Groups:
         """Begin with none.
 
         Args:
-            store: the job's; a copy of its client is used, since one that waits keeps others waiting.
+            store: the job's, by a client that nobody else uses: one that waits keeps others waiting.
             rank: of this process.
             on_hopeless: called when the store is gone, and with it the way to a group that is needed.
         """
         self._on_hopeless = on_hopeless
-        self._store = dist.PrefixStore("starprof/groups", own_client(store))
+        self._store = dist.PrefixStore("groups", store)
         self._rank = rank
         self._made: dict[Members, Any] = {}
         self._transit: dict[Members, Transit] = {}
@@ -257,11 +257,3 @@ class Groups:
             time.sleep(LOOK_EVERY_S)
         last.clear()
         self._count(-1)
-
-
-def own_client(store: Any) -> Any:
-    """A client of its own of the same store, where it can be had."""
-    try:
-        return store.clone()
-    except (AttributeError, RuntimeError):
-        return store

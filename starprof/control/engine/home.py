@@ -14,10 +14,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from starprof.control.engine.jobstore import value_of, wait_for
 from starprof.errors import TransportError
 
 GONE_S = 1.0
@@ -50,7 +50,7 @@ class Home:
         """Look for the first coordinator.
 
         Args:
-            store: the job's, a client of its own: waiting in it must keep nobody else waiting.
+            store: the job's.
             rank: of this process.
             start: starts a coordinator of this epoch here, and returns its address; raises TransportError.
             now_s: clock.
@@ -77,8 +77,8 @@ class Home:
 
     def _agreed(self) -> Address:
         if self._epoch == 1 and self._rank:
-            with contextlib.suppress(RuntimeError):  # whether the store is there shows when this rank claims it
-                self._store.wait(["home/1/by"], timedelta(seconds=FIRST_RANK_S))
+            with contextlib.suppress(TransportError):  # whether the store is there shows when this rank claims it
+                wait_for(self._store, ["home/1/by"], FIRST_RANK_S)
         if self._claimed():
             try:
                 host, port = self._start(self._epoch)
@@ -125,9 +125,8 @@ class Home:
     def _waited_for(self) -> Address:
         key = f"home/{self._epoch}/at"
         try:
-            self._store.wait([key], timedelta(seconds=START_S))
-            host, _, port = self._store.get(key).decode().rpartition(":")
-        except RuntimeError as error:
+            host, _, port = value_of(self._store, key, START_S).rpartition(":")
+        except TransportError as error:
             self._epoch += 1  # whoever claimed it has not come to start it
             raise TransportError(f"no coordinator was started: {error}") from error
         return host, int(port)

@@ -26,6 +26,7 @@ from typing import Any, Protocol
 import torch
 
 from starprof.control.engine.flat import Flat
+from starprof.control.engine.jobstore import value_of
 from starprof.control.engine.transit import Transit, reader
 from starprof.errors import TransportError
 from starprof.sync.transfers import Sent
@@ -112,7 +113,7 @@ class Peers:
     def __init__(
         self, store: Any, rank: int, secret: bytes, owner: Owner, host: str = "127.0.0.1", queued: int = QUEUED
     ) -> None:
-        """Listen, and tell where.
+        """Listen.
 
         Args:
             store: the job's, or a prefix of it.
@@ -136,9 +137,23 @@ class Peers:
         self._closing = threading.Event()
         self._listener = socket.create_server((host, 0), backlog=128)
         self._listener.settimeout(IDLE_S)
-        port = self._listener.getsockname()[1]
-        store.set(f"peer/{rank}", f"{host}:{port}")
+        self._address = f"{host}:{self._listener.getsockname()[1]}"
+        self._told = False
         self._start(self._listen, "starprof-peers")
+
+    def tell(self) -> None:
+        """Tell the others where this rank listens, before any of them is to send something; once is enough.
+
+        Raises:
+            TransportError: the job's store is gone.
+        """
+        if self._told:
+            return
+        try:
+            self._store.set(f"peer/{self._rank}", self._address)
+            self._told = True
+        except RuntimeError as error:  # torch's stores have no narrower type
+            raise TransportError(f"the job's store is gone: {error}") from error
 
     def send_result(self, to: int, header: bytes, flat: Flat, done: Callable[[], None], *, timed: bool = False) -> None:
         """Send a round's result; returns at once.
@@ -225,10 +240,7 @@ class Peers:
             hang_up(line[0])
 
     def _dial(self, to: int) -> tuple[socket.socket, Frames]:
-        try:
-            host, _, port = self._store.get(f"peer/{to}").decode().rpartition(":")
-        except RuntimeError as error:  # the store has no narrower type
-            raise TransportError(f"rank {to} has not told its address: {error}") from error
+        host, _, port = value_of(self._store, f"peer/{to}", CONNECT_S).rpartition(":")
         sock, frames = dial((host, int(port)), SERVICE, self._secret, CONNECT_S)
         sock.settimeout(WRITE_S)
         sock.sendall(frames.seal(RANK, str(self._rank).encode()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import socket
 import tempfile
 import threading
@@ -17,10 +16,10 @@ import torch.distributed as dist
 
 from starprof.control import modes
 from starprof.control.coordinator.settings import TOKEN
-from starprof.control.engine.groups import own_client
-from starprof.control.engine.home import Home, starter
+from starprof.control.engine.home import Address, Home, starter
+from starprof.control.engine.jobstore import JobStore
 from starprof.control.link import CoordinatorLink
-from starprof.errors import TransportError, UsageError
+from starprof.errors import UsageError
 from starprof.hook import identity
 from starprof.model import env
 from starprof.spool.layout import Spool
@@ -66,15 +65,20 @@ class Rendezvous:
     Attributes:
         wish: what control was asked for.
         place: counts the models of the process.
+        job_store: of the process.
     """
 
     wish: Wish
     place: int
+    job_store: JobStore
 
     def store(self) -> Any:
         """The job's store, for this model only."""
-        job_store = own_client(dist.distributed_c10d._get_default_store())
-        return dist.PrefixStore(f"starprof/{identity.attempt()}/{self.place}", job_store)
+        return dist.PrefixStore(str(self.place), self.job_store.client())
+
+    def patient_store(self) -> Any:
+        """The same, in which one thread may wait."""
+        return dist.PrefixStore(str(self.place), self.job_store.patient())
 
     def members(self) -> tuple[int, ...]:
         """Who speaks to the coordinator."""
@@ -93,12 +97,18 @@ class Rendezvous:
         on_message: Callable[[ToRank], None],
         lock: threading.RLock,
         on_hopeless: Callable[[str], None] = lambda _why: None,
+        before: Callable[[], None] = lambda: None,
     ) -> CoordinatorLink:
-        """The connection to the coordinator, not yet started."""
+        """The connection to the coordinator, not yet started; its thread calls `before` before it looks for it."""
         start = starter(self._settings(self.members()), _environ(secret), reachable_host(), None)
-        home = Home(own_client(store), rank, start, on_hopeless=on_hopeless)
+        home = Home(store, rank, start, on_hopeless=on_hopeless)
+
+        def address() -> Address:
+            before()
+            return home.address()
+
         return CoordinatorLink(
-            home.address,
+            address,
             secret,
             rank,
             hello=hello,
@@ -157,14 +167,6 @@ def reachable_host(environ: Mapping[str, str] = os.environ) -> str:
             return str(sock.getsockname()[0])
     except OSError:
         return "127.0.0.1"
-
-
-def secret_of(store: Any) -> bytes:
-    """The job's secret, of the first that asks. Whoever can read the job's store can do anything with it anyway."""
-    try:
-        return bytes(store.compare_set("secret", "", secrets.token_hex(32)))
-    except RuntimeError as error:  # torch's stores have no narrower type
-        raise TransportError(f"the job's store does not answer: {error}") from error
 
 
 def _environ(secret: bytes) -> dict[str, str]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 
 import torch.distributed as dist
 
 from starprof.control.engine.driver import RankDriver
-from starprof.control.engine.groups import own_client
 from starprof.control.engine.island.refusals import reasons
 from starprof.control.engine.island.topology import Island
+from starprof.control.engine.jobstore import JobStore, value_of
+from starprof.errors import TransportError
 
 ANSWER_S = 10.0
 """Ranks of an island come to the same question at the end of the same step."""
@@ -42,23 +42,23 @@ class IslandDriver(RankDriver):
         return reasons(self.model, self.updating.optimizers, self.seen)
 
 
-def asker(place: str, island: Island) -> Callable[[int, str], list[str]]:
+def asker(job_store: JobStore, place: str, island: Island) -> Callable[[int, str], list[str]]:
     """Questions among the ranks of an island by the job's store; who does not answer in time is taken to say no.
 
     Args:
+        job_store: of this process.
         place: of the answers in the store.
         island: of this rank.
     """
-    store = dist.PrefixStore(place, own_client(dist.distributed_c10d._get_default_store()))
     mine = island.ranks[island.position]
 
     def ask(number: int, answer: str) -> list[str]:
         keys = [f"{number}/{rank}" for rank in island.ranks]
         try:
+            store = dist.PrefixStore(place, job_store.client())
             store.set(f"{number}/{mine}", answer)
-            store.wait(keys, timedelta(seconds=ANSWER_S))
-            return [store.get(key).decode() for key in keys]
-        except RuntimeError:  # torch's stores have no narrower type
+            return [value_of(store, key, ANSWER_S) for key in keys]
+        except (RuntimeError, TransportError):  # torch's stores have no narrower type
             return [NO]
 
     return ask

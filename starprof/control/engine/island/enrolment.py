@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from starprof.control.engine.engine import Engine
 from starprof.control.engine.enrolment import Enrolment, bytes_of
-from starprof.control.engine.groups import Groups, own_client
+from starprof.control.engine.groups import Groups
 from starprof.control.engine.island.driver import IslandDriver
 from starprof.control.engine.island.follower import IslandFollower
 from starprof.control.engine.island.leader import IslandLeader
@@ -19,7 +19,7 @@ from starprof.control.engine.island.mirror import Mirror
 from starprof.control.engine.island.shards import Shards
 from starprof.control.engine.loopupdates import LoopUpdates
 from starprof.control.engine.peers import QUEUED, Peers
-from starprof.control.engine.rendezvous import reachable_host, secret_of
+from starprof.control.engine.rendezvous import reachable_host
 from starprof.control.engine.states import States
 from starprof.sync.protocol.member import Member
 
@@ -32,17 +32,17 @@ class IslandEnrolment(Enrolment):
     def connected(self) -> tuple[Engine, Callable[[], None]]:
         """See `Enrolment`."""
         rank, island = dist.get_rank(), self.driver.island
+        secret = self.job_store.secret()
         store = self.store()
-        secret = secret_of(store)
         key = f"island/{island.name}/{self.driver.seen.synchronisations}"
         if not island.leads:
-            follower = IslandFollower(*self._parts(store, Mirror), line=joined(store, key, rank, secret))
+            follower = IslandFollower(*self._parts(Mirror), line=joined(store, key, rank, secret))
             follower.connect(self._peers(store, secret, follower), follower.link)
             self.record(follower, rank, told=False)
             follower.start()
             return follower, follower.close
         lines = Lobby(store, key, reachable_host(), secret).gathered(island.followers)
-        parts = self._parts(store, Member)
+        parts = self._parts(Member)
         leader = IslandLeader(*parts, lines=lines)
         member, lock = parts[0], parts[-2]
         link = self.link(store, secret, member.rank, member.hello, leader.told, lock, leader.hopeless)
@@ -61,13 +61,13 @@ class IslandEnrolment(Enrolment):
         """See `Enrolment`."""
         return self.driver.island.leaders
 
-    def _parts(self, store: Any, kind: type[Member]) -> tuple[Any, ...]:
+    def _parts(self, kind: type[Member]) -> tuple[Any, ...]:
         """What the engine of this rank is made of; its member first, its lock and lag limit last."""
         island, model = self.driver.island, self.driver.model
         member = kind(island.name, island.leaders, version=self.driver.seen.synchronisations - 1)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         shards = Shards(trained, self.settings_bytes())
-        groups = Groups(dist.PrefixStore(f"shard/{island.position}", store), island.name)
+        groups = Groups(dist.PrefixStore(f"shard/{island.position}", self.patient_store()), island.name)
         updates = LoopUpdates(self.driver.updating, model)
         states = States(model, self.driver.updating)
         return member, shards, states, groups, updates, self.batches, threading.RLock(), self.lag()
@@ -79,6 +79,9 @@ class IslandEnrolment(Enrolment):
     def _peers(self, store: Any, secret: bytes, engine: Engine) -> Peers:
         """Connections to the ranks of other islands that have the same shards."""
         island = self.driver.island
-        place = dist.PrefixStore(f"peers/{island.position}", own_client(store))
+        place = dist.PrefixStore(f"peers/{island.position}", store)
         lag = self.lag()
-        return Peers(place, island.name, secret, engine, reachable_host(), queued=QUEUED if lag is None else lag.rounds)
+        queued = QUEUED if lag is None else lag.rounds
+        peers = Peers(place, island.name, secret, engine, reachable_host(), queued=queued)
+        peers.tell()
+        return peers

@@ -13,9 +13,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
+from starprof.control.engine.jobstore import value_of
 from starprof.errors import TransportError
 from starprof.hook.boundary import describe_error
 from starprof.wire.channel import as_object, dial, hang_up, tune
@@ -188,10 +188,9 @@ def joined(store: Any, key: str, rank: int, secret: bytes) -> Line:
         TransportError: the leader is not there.
     """
     try:
-        store.wait([key], timedelta(seconds=JOIN_S))
-        host, _, port = store.get(key).decode().rpartition(":")
+        host, _, port = value_of(store, key, JOIN_S).rpartition(":")
         line = Line(*dial((host, int(port)), SERVICE, secret, DIAL_S))
-    except (RuntimeError, OSError) as error:  # torch's stores have no narrower type
+    except (TransportError, OSError) as error:
         raise TransportError(f"the leader of this rank's island is not there: {error}") from error
     line.say({"rank": rank})
     return line
