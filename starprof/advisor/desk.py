@@ -34,6 +34,8 @@ class CoordinatorDesk:
     _serial: int = 0
     _heard: int = -1
     _epoch: int = -1
+    _home: str = NATIVE
+    """What the job's mode is called in which all wait for all; an advisor takes it for native steps."""
 
     def talk(self, move: Move | None, state: dict[str, Any]) -> list[Event]:
         """Say that we are there and what is wanted; hear how the job is."""
@@ -49,7 +51,8 @@ class CoordinatorDesk:
                 "after": self._heard,
             }
             if move is not None:
-                question |= {"mode": move.mode, "options": dict(move.options), "reason": move.reason}
+                mode = self._home if move.mode == NATIVE else move.mode
+                question |= {"mode": mode, "options": dict(move.options), "reason": move.reason}
         try:
             answer = ask(folder_of(self.spool), question, PATIENCE_S)
         except (NobodyListensError, TransportError):
@@ -66,22 +69,23 @@ class CoordinatorDesk:
     def _events(self, answer: dict[str, Any], *, asked: bool) -> list[Event]:
         if answer["epoch"] != self._epoch:
             self._epoch, self._heard = answer["epoch"], -1  # another coordinator numbers anew
+        self._home = str(answer.get("home", NATIVE))
         found: list[Event] = []
         for entry in answer.get("health", ()):
             self._heard = max(self._heard, int(entry["serial"]))
             found.append(Loss(entry.get("loss"), entry.get("norm"), bool(entry["finite"])))
-        found.append(_job(answer))
+        found.append(_job(answer, self._home))
         if asked and answer.get("denied"):
             found.append(Denied(str(answer["denied"])))
         return found
 
 
-def _job(answer: dict[str, Any]) -> Job:
+def _job(answer: dict[str, Any], home: str) -> Job:
     reasons = [reason for told in answer["refusals"] for reason in told["reasons"]]
     noise = answer["noise"]
     last = answer["last_switch"]
     return Job(
-        mode=str(answer["mode"]),
+        mode=NATIVE if answer["mode"] == home else str(answer["mode"]),
         options=dict(answer["options"]),
         asked_by=str(answer.get("asked_by") or (last["asked_by"] if last else "")),
         frozen=str(answer["frozen_by"] or ""),

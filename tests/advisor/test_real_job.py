@@ -16,17 +16,18 @@ from starprof.errors import StarprofError
 from starprof.model import env
 
 TRAINING = Path(__file__).with_name("watched_training.py")
+SERVER_TRAINING = Path(__file__).with_name("watched_server_training.py")
 PATIENCE_S = 300.0
 
 
 class Recording:
     """Of four ranks; `folder` holds what tells the job what to do."""
 
-    def __init__(self, folder, *words, usual_s=0.03, slow_s=0.15):
+    def __init__(self, folder, *words, usual_s=0.03, slow_s=0.15, training=TRAINING):
         self.folder = folder
         self.spool = folder / "run.starprof.spool"
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
-        script = [str(TRAINING), str(folder), str(slow_s), str(usual_s)]
+        script = [str(training), str(folder), str(slow_s), str(usual_s)]
         with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "starprof", "record", *words, "-o", "run", "--", *torchrun, *script],
@@ -128,6 +129,28 @@ def test_a_fault_comes_and_goes_and_the_job_follows(recording):
     assert kept[3] == "3"
     assert kept[4] > 1.5
     assert kept[5] > 1.1
+    ranks = [json.loads((job.folder / f"rank{rank}.json").read_text()) for rank in range(4)]
+    assert len({each["right"] for each in ranks}) == 1
+
+
+def test_a_job_on_a_parameter_server_is_moved_and_comes_back(recording):
+    job = recording("--advise=apply", "--limit", "hold_s=2", training=SERVER_TRAINING)
+    job.until(lambda: job.advisor().get("phase") == "watching" and job.steps() > 60, "steps of a healthy job")
+    (job.folder / "slow").touch()
+    job.until_phase("kept")
+    assert job.advisor()["ranks"] == [3]
+    assert job.mode() != "ssgd"
+    (job.folder / "slow").unlink()
+    job.until_phase("watching")
+    job.until(lambda: job.mode() == "ssgd", "all wait for all again")
+    (job.folder / "slow").touch()
+    job.ask(do="mode", mode="asgd", by="test")
+    assert job.ask(do="status")["operator"] == "test"
+    job.until(lambda: job.advisor()["standing_by"], "the operator has his way")
+    job.end()
+    assert job.mode() is None
+    told = job.actions()
+    assert [stage for action, stage, *_ in told if action == 1][:4] == ["proposed", "canary", "kept", "returned"], told
     ranks = [json.loads((job.folder / f"rank{rank}.json").read_text()) for rank in range(4)]
     assert len({each["right"] for each in ranks}) == 1
 

@@ -1,9 +1,9 @@
 """An advisor's say in the mode: on lease, from one of them at a time, and never against the operator.
 
 Whoever advises asks anew all the time. When nothing is heard of it for as long as it wanted its lease to be, a job that
-it has moved away goes back to native steps: an advisor that is dead, cut off or stuck can't keep a job anywhere. A
-second advisor is told to stay away while the lease of the first one lasts; what was said before, and comes again,
-counts nothing. All times are those of the coordinator's own clock, which does not jump.
+it has moved away goes back to where all wait for all: an advisor that is dead, cut off or stuck can't keep a job
+anywhere. A second advisor is told to stay away while the lease of the first one lasts; what was said before, and comes
+again, counts nothing. All times are those of the coordinator's own clock, which does not jump.
 """
 
 from __future__ import annotations
@@ -59,12 +59,18 @@ class Advised:
         state: what it said last that it is doing.
     """
 
-    def __init__(self, want: Callable[[Mode, str, str], None]) -> None:
-        """Nobody advises; `want` moves the job: mode, asked by, reason. It raises where that can't be."""
+    def __init__(self, want: Callable[[Mode, str, str], None], home: Mode = NATIVE) -> None:
+        """Nobody advises.
+
+        Args:
+            want: moves the job: mode, asked by, reason. It raises where that can't be.
+            home: mode of a job that nobody has moved, where all wait for all.
+        """
         self.operator = ""
         self.holder = ""
         self.state = ""
         self._want = want
+        self._home = home
         self._serials: dict[str, int] = {}
         self._until_s = -math.inf
         self._moved = False
@@ -89,7 +95,7 @@ class Advised:
         if self.operator:
             raise NotYoursError(f"the mode is {self.operator}'s choice until `starprof ctl JOB unfreeze`")
         self._want(word.mode, ADVISOR, word.reason)
-        self._moved = not word.mode.native
+        self._moved = word.mode != self._home
 
     def overruled(self, by: str) -> None:
         """The operator has asked for a mode himself: it holds until he gives it back, with "".
@@ -102,7 +108,7 @@ class Advised:
     def taken_over(self, asked_by: str, operator: str, mode: Mode, now_s: float) -> None:
         """A coordinator before this one has moved the job: its advisor has to speak up here, or the job goes back."""
         self.operator = operator
-        self._moved = asked_by == ADVISOR and not mode.native
+        self._moved = asked_by == ADVISOR and mode != self._home
         if self._moved:
             self._until_s = now_s + TAKEN_OVER_S
 
@@ -117,4 +123,4 @@ class Advised:
         self.holder = self.state = ""
         if self._moved:
             self._moved = False
-            self._want(NATIVE, "coordinator", "the advisor that moved the job is silent: its lease is over")
+            self._want(self._home, "coordinator", "the advisor that moved the job is silent: its lease is over")

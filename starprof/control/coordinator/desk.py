@@ -18,16 +18,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from starprof.control import modes
-from starprof.control.coordinator.advised import Word
+from starprof.control.coordinator.questions import SCHEMA, advice_of, options_of, words, write_down
 from starprof.control.coordinator.record import KEPT
 from starprof.control.coordinator.service import Service
 from starprof.errors import StarprofError, UsageError
-from starprof.spool.audit import Audit
 from starprof.sync.protocol.membership import RankState
-
-SCHEMA = 1
-MAX_WORDS = 200
-_CHANGES = frozenset({"mode", "freeze", "unfreeze", "gone"})
 
 
 def answer(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,19 +34,8 @@ def answer(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:
         said = {"ok": True, "schema": SCHEMA, **do(service, question)}
     except StarprofError as error:
         said = {"ok": False, "schema": SCHEMA, "error": str(error), "usage": isinstance(error, UsageError)}
-    _write_down(service, question, said)
+    write_down(service.settings.segments, question, said)
     return said
-
-
-def _write_down(service: Service, question: Mapping[str, Any], said: Mapping[str, Any]) -> None:
-    """Whatever is to change the job goes into the run's audit log, whether it does or is refused."""
-    segments = service.settings.segments
-    if segments is None or (question.get("do") not in _CHANGES and "mode" not in question):
-        return
-    what = {name: question[name] for name in ("mode", "options", "reason", "rank") if name in question}
-    outcome = "accepted" if said["ok"] else said["error"]
-    by = _words(question, "by", "user")
-    Audit.of_spool(segments.parent).note(str(question.get("do")), by=by, **what, outcome=outcome)
 
 
 def _status(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001
@@ -59,6 +43,7 @@ def _status(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:  #
     last = record.switches[-1] if record.switches else None
     return {
         **_mode_now(service),
+        "home": modes.NATIVE_NAME,
         "frozen_by": service.frozen or None,
         "operator": service.advised.operator or None,
         "advisor": service.advised.state or None,
@@ -123,36 +108,23 @@ def _state_of(known: RankState) -> str:
 
 
 def _mode(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:
-    options = question.get("options")
-    if options is not None and not isinstance(options, dict):
-        raise UsageError("options is an object")
+    options = options_of(question)
     coordinator = service.coordinator
     # Groups are of all ranks, also of those that are lost; other options make sense for those who are there.
     ranks = coordinator.ranks if options and "groups" in options else coordinator.live
     wanted = modes.mode(str(question.get("mode")), options, ranks)
-    by = _words(question, "by", "user") or "user"
-    service.want(wanted, by, _words(question, "reason", ""))
+    by = words(question, "by", "user") or "user"
+    service.want(wanted, by, words(question, "reason", ""))
     service.overrule(by)
     return _mode_now(service)
 
 
 def _advise(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:
     """An advisor's word; where it is not let have its way, the answer says why and the rest all the same."""
-    holder, serial, lease_s = question.get("holder"), question.get("serial"), question.get("lease_s")
-    if not isinstance(holder, str) or not 0 < len(holder) <= MAX_WORDS or type(serial) is not int:
-        raise UsageError("an advisor tells holder and serial")
-    if type(lease_s) not in (int, float) or not math.isfinite(lease_s):  # type: ignore[arg-type]
-        raise UsageError("lease_s is a number of seconds")
-    after, options = question.get("after", -1), question.get("options")
-    if type(after) is not int or (options is not None and not isinstance(options, dict)):
-        raise UsageError("after is a number, options an object")
-    wanted = None
-    if question.get("mode") is not None:
-        wanted = modes.mode(str(question["mode"]), options, service.coordinator.live)
+    word, after = advice_of(question, lambda name, options: modes.mode(name, options, service.coordinator.live))
     denied = None
     try:
-        state = str(question.get("state", ""))
-        service.advise(Word(holder, serial, float(lease_s), wanted, _words(question, "reason", ""), state))  # type: ignore[arg-type]
+        service.advise(word)
     except StarprofError as error:
         denied = str(error)
     asked_by = service.asked_by
@@ -160,7 +132,7 @@ def _advise(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _freeze(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:
-    service.freeze(_words(question, "by", "user") or "user")
+    service.freeze(words(question, "by", "user") or "user")
     return {"frozen_by": service.frozen}
 
 
@@ -183,10 +155,6 @@ def _gone(service: Service, question: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageError("rank is one of this job's")
     service.gone(rank)
     return {"rank": rank}
-
-
-def _words(question: Mapping[str, Any], name: str, default: str) -> str:
-    return str(question.get(name, default))[:MAX_WORDS]
 
 
 _DEEDS: dict[str, Callable[[Service, Mapping[str, Any]], dict[str, Any]]] = {

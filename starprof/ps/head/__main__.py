@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from starprof.control.controlsocket import ControlSocket
-from starprof.control.coordinator.desk import SCHEMA
+from starprof.control.coordinator.questions import SCHEMA
 from starprof.control.counter import Counter
 from starprof.control.journal import ControlJournal
 from starprof.errors import StarprofError, UsageError

@@ -3,6 +3,7 @@
 status    what is going on; `shards`, `staleness` and `dropped` beside what a coordinator tells
 mode      `mode`, `options`, `by`, `reason`: move the job
 freeze    `by`: the mode stays as it is until `unfreeze`
+advise    see `control.coordinator.desk`
 history   `last`: switches and the newest updates
 gone      `rank`: its process has ended, its launcher says
 move      `shard`, `to`: hand a shard over to a spare process, at a host or HOST:PORT, or to any
@@ -14,8 +15,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from starprof.control.coordinator.desk import MAX_WORDS, SCHEMA
+from starprof.control.coordinator.questions import SCHEMA, advice_of, options_of, words, write_down
 from starprof.control.coordinator.record import KEPT
+from starprof.control.modes import Mode
 from starprof.errors import StarprofError, UsageError
 from starprof.ps.head import modes
 from starprof.ps.head.service import HeadService
@@ -27,9 +29,11 @@ def answer(service: HeadService, question: Mapping[str, Any]) -> dict[str, Any]:
     try:
         if do is None:
             raise UsageError(f"there is nothing to do that is called {str(question.get('do'))[:40]!r}")
-        return {"ok": True, "schema": SCHEMA, **do(service, question)}
+        said = {"ok": True, "schema": SCHEMA, **do(service, question)}
     except StarprofError as error:
-        return {"ok": False, "schema": SCHEMA, "error": str(error), "usage": isinstance(error, UsageError)}
+        said = {"ok": False, "schema": SCHEMA, "error": str(error), "usage": isinstance(error, UsageError)}
+    write_down(service.settings.segments, question, said)
+    return said
 
 
 def _status(service: HeadService, question: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG001
@@ -37,7 +41,10 @@ def _status(service: HeadService, question: Mapping[str, Any]) -> dict[str, Any]
     last = record.switches[-1] if record.switches else None
     return {
         **_mode_now(service),
+        "home": modes.DEFAULT.name,
         "frozen_by": service.memory.frozen_by or None,
+        "operator": service.advised.operator or None,
+        "advisor": service.advised.state or None,
         "refused": None,
         "epoch": service.memory.epoch,
         "version": service.deciding.version,
@@ -101,18 +108,30 @@ def _shards(service: HeadService) -> list[dict[str, Any]]:
 
 
 def _mode(service: HeadService, question: Mapping[str, Any]) -> dict[str, Any]:
-    options = question.get("options")
-    if options is not None and not isinstance(options, dict):
-        raise UsageError("options is an object")
-    policy = service.deciding.policy
-    workers = policy.members if policy is not None else range(service.settings.workers)
-    wanted = modes.mode(str(question.get("mode")), options, workers)
-    service.want(wanted, _words(question, "by", "user"), _words(question, "reason", ""))
+    by = words(question, "by", "user") or "user"
+    service.want(_wanted(service, str(question.get("mode")), options_of(question)), by, words(question, "reason", ""))
+    service.overrule(by)
     return _mode_now(service)
 
 
+def _wanted(service: HeadService, name: str, options: dict[str, Any] | None) -> Mode:
+    policy = service.deciding.policy
+    return modes.mode(name, options, policy.members if policy is not None else range(service.settings.workers))
+
+
+def _advise(service: HeadService, question: Mapping[str, Any]) -> dict[str, Any]:
+    """An advisor's word; where it is not let have its way, the answer says why and the rest all the same."""
+    said, _ = advice_of(question, lambda name, options: _wanted(service, name, options))
+    denied = None
+    try:
+        service.advise(said)
+    except StarprofError as error:
+        denied = str(error)
+    return {**_status(service, question), "denied": denied, "asked_by": service.memory.asked_by, "health": []}
+
+
 def _freeze(service: HeadService, question: Mapping[str, Any]) -> dict[str, Any]:
-    service.freeze(_words(question, "by", "user") or "user")
+    service.freeze(words(question, "by", "user") or "user")
     return {"frozen_by": service.memory.frozen_by}
 
 
@@ -143,11 +162,7 @@ def _move(service: HeadService, question: Mapping[str, Any]) -> dict[str, Any]:
     shard = question.get("shard")
     if type(shard) is not int:
         raise UsageError("shard is a number")
-    return service.shards.move(shard, _words(question, "to", ""))
-
-
-def _words(question: Mapping[str, Any], name: str, default: str) -> str:
-    return str(question.get(name, default))[:MAX_WORDS]
+    return service.shards.move(shard, words(question, "to", ""))
 
 
 _DEEDS: dict[str, Callable[[HeadService, Mapping[str, Any]], dict[str, Any]]] = {
@@ -155,6 +170,7 @@ _DEEDS: dict[str, Callable[[HeadService, Mapping[str, Any]], dict[str, Any]]] = 
     "mode": _mode,
     "freeze": _freeze,
     "unfreeze": _unfreeze,
+    "advise": _advise,
     "history": _history,
     "gone": _gone,
     "move": _move,

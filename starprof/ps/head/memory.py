@@ -22,6 +22,7 @@ class Memory:
         options: of the mode.
         asked_by: who wants it.
         frozen_by: who wants it to stay so; "" for nobody.
+        operator: who has taken the decision from the advisor; "" for nobody.
         spec: the model, as `Spec.to_json` tells it; None: nobody has told it yet.
         begun: all shards have had their initial parameters, and come back with what they have.
     """
@@ -31,6 +32,7 @@ class Memory:
     options: dict[str, Any] = field(default_factory=dict)
     asked_by: str = ""
     frozen_by: str = ""
+    operator: str = ""
     spec: dict[str, Any] | None = None
     begun: bool = False
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from starprof.control.coordinator.advised import Advised, Word
 from starprof.control.coordinator.record import Journal, Record, Switch
 from starprof.control.modes import Mode
 from starprof.errors import StarprofError, TransportError
@@ -55,6 +56,7 @@ class HeadService:
         workers: by rank.
         shards: all of them.
         memory: what the next head has to know.
+        advised: what an advisor may do.
         wish: mode that is wanted.
         why_over: why it has ended; "" as long as it has not.
     """
@@ -71,6 +73,7 @@ class HeadService:
         self.workers: dict[int, WorkerSeat] = {}
         self.shards = Shards(settings.shards, self.deciding, self._gather, self._tell_places)
         self.wish = settings.mode
+        self.advised = Advised(self.want, modes.DEFAULT)
         self.hub: Hub | None = None
         self.why_over = ""
         self._clock = clock
@@ -81,6 +84,7 @@ class HeadService:
         self._all_left_s: float | None = None
         if self.memory.mode:
             self.wish = self._in_force = modes.mode(self.memory.mode, self.memory.options, range(settings.workers))
+            self.advised.taken_over(self.memory.asked_by, self.memory.operator, self.wish, clock())
         else:
             self._keep_wish(settings.asked_by)
         if self.memory.spec is not None:
@@ -373,9 +377,19 @@ class HeadService:
         self._flush()
 
     def freeze(self, by: str) -> None:
-        """The mode stays as it is, for whoever it is; with "" it may change again."""
+        """The mode stays as it is, for whoever it is; with "" it may change again, an advisor's way too."""
         self.memory.frozen_by = by
+        self.overrule(self.advised.operator if by else "")
+
+    def overrule(self, by: str) -> None:
+        """The mode is this one's choice from now on, and no advisor's."""
+        self.advised.overruled(by)
+        self.memory.operator = by
         self.memory.write(self.settings.state)
+
+    def advise(self, word: Word) -> None:
+        """An advisor has spoken; see `Advised.said`."""
+        self.advised.said(word, self._clock())
 
     def _keep_wish(self, asked_by: str) -> None:
         self.memory.mode, self.memory.options = self.wish.name, dict(self.wish.options)
@@ -411,6 +425,8 @@ class HeadService:
             self.deciding.woken(now_s)
         self._gather()
         self._predict(now_s)
+        if not self.memory.frozen_by:  # what is frozen stays, also without the advisor that moved it there
+            self.advised.tick(now_s)
         self._flush()
         self.record.tick()
         self._look_at_end(now_s)
