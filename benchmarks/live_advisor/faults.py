@@ -15,9 +15,10 @@ STAYS_S = (4.0, 1e9)
 PASSES_S = (4.0, 13.0)
 """It is over after this."""
 
-FAULTS = ("compute", "loader", "stops", "hogs", "quota", "shaped", "passes")
-"""The last rank's steps or batches take it four times as long; it is stopped three quarters of the time; others compute
-on its core; it may use a twentieth of one; its interface is slow; its steps take long for a while."""
+FAULTS = ("compute", "server", "loader", "stops", "hogs", "quota", "shaped", "passes")
+"""The last rank's steps take it four times as long, with DDP and on a parameter server; its batches do; it is stopped
+three quarters of the time; others compute on its core; it may use a twentieth of one; its interface is slow; its steps
+take long for a while."""
 
 
 @dataclass(frozen=True)

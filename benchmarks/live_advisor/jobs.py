@@ -90,6 +90,7 @@ class LateQuota(Quota):
 FROM_OUTSIDE = {"stops": Stops, "hogs": Hogs, "quota": LateQuota, "shaped": Shaped}
 IN_SCRIPT = {
     "compute": ["--bout", *map(str, STAYS_S)],
+    "server": ["--bout", *map(str, STAYS_S), "--method", "ps"],
     "loader": ["--bout", *map(str, STAYS_S), "--bout-of", "loader"],
     "passes": ["--bout", *map(str, PASSES_S)],
 }
@@ -141,7 +142,7 @@ def _figures(cell: Cell, ranks: list[dict[str, Any]], moves: dict[str, Any]) -> 
     first = ranks[0]
     onset_s = STAYS_S[0]
     reached_s = next((at_s for at_s, accuracy in first["snapshots"] if accuracy >= first["good"]), None)
-    forced = [at_s - first["began_s"] for at_s, mode in moves.get("forced", []) if mode != "native"]
+    forced = [at_s - first["began_s"] for at_s, mode in moves.get("forced", []) if mode not in ("native", "ssgd")]
     settled_s = (forced[0] if forced else onset_s) + SETTLED_S
     until_s = min(PASSES_S[1] if cell.fault == "passes" else STAYS_S[1], max(first["ends_s"]))
     found = {

@@ -34,12 +34,14 @@ class Method:
         optimizer: to be called.
         scheduled: whose rates schedules change.
         end: called when all is over.
+        updates: that the parameters have had, where a rank makes none itself; None: as many as it has made steps.
     """
 
     model: nn.Module
     optimizer: Any
     scheduled: Optimizer
     end: Callable[[], Any] = dist.destroy_process_group
+    updates: Callable[[], int] | None = None
 
 
 def ddp(net: nn.Module, optimizer: Optimizer) -> Method:
@@ -88,8 +90,23 @@ def torchft(net: nn.Module, optimizer: Optimizer) -> Method:
     return Method(model, ft.Optimizer(manager, optimizer), optimizer, end)
 
 
+def parameter_server(net: nn.Module, optimizer: Optimizer) -> Method:
+    """starprof's own parameter server, in SSGD."""
+    import starprof.ps
+
+    worker = starprof.ps.wrap(net, optimizer)
+
+    def end() -> None:
+        dist.barrier()
+        worker.close()
+        dist.destroy_process_group()
+
+    return Method(net, optimizer, optimizer, end, lambda: worker.version)
+
+
 METHODS: dict[str, Callable[[nn.Module, Optimizer], Method]] = {
     "ddp": ddp,
     "post-local-sgd": post_local_sgd,
     "torchft": torchft,
+    "ps": parameter_server,
 }

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
+import math
 import os
 import threading
 import time
@@ -108,12 +110,7 @@ def train(method: Method, loader: Any, epochs: int, log: Log, work: Accelerator)
     for epoch in range(epochs):
         loader.sampler.set_epoch(epoch)
         for inputs, answers in loader:
-            method.optimizer.zero_grad()
-            work.next_step()
-            task.loss(method.model(inputs), answers).backward()
-            if task.clip is not None:
-                torch.nn.utils.clip_grad_norm_(task.net.parameters(), task.clip)
-            method.optimizer.step()
+            step(method, inputs, answers, task, work)
             schedule.step()
             log.step()
         log.epochs_s.append(time.monotonic())
@@ -121,6 +118,35 @@ def train(method: Method, loader: Any, epochs: int, log: Log, work: Accelerator)
         dist.all_reduce(counts)
         after_epochs.append(float(counts[0] / counts[1]))
     return after_epochs
+
+
+def train_apart(method: Method, loader: Any, epochs: int, log: Log, work: Accelerator) -> None:
+    """Until the parameters have had so many updates as they get in these epochs, where ranks don't keep step."""
+    assert method.updates is not None
+    task, updates, all_of_them = log.task, method.updates, epochs * len(loader)
+
+    def rate(_: int) -> float:
+        return 0.5 * (1.0 + math.cos(math.pi * min(1.0, updates() / all_of_them)))
+
+    schedule = torch.optim.lr_scheduler.LambdaLR(method.scheduled, rate)
+    for epoch in itertools.count():
+        loader.sampler.set_epoch(epoch)
+        for inputs, answers in loader:
+            step(method, inputs, answers, task, work)
+            schedule.step()
+            log.step()
+            if updates() >= all_of_them:
+                return
+
+
+def step(method: Method, inputs: Any, answers: Any, task: Task, work: Accelerator) -> None:
+    """One of a rank."""
+    method.optimizer.zero_grad()
+    work.next_step()
+    task.loss(method.model(inputs), answers).backward()
+    if task.clip is not None:
+        torch.nn.utils.clip_grad_norm_(task.net.parameters(), task.clip)
+    method.optimizer.step()
 
 
 def begin(args: argparse.Namespace, rank: int) -> float:
@@ -177,7 +203,11 @@ def main() -> None:
     method = METHODS[args.method](task.net, task.optimizer)
     log = Log(rank, task)
     accelerator.began_s = began_s = begin(args, rank)
-    after_epochs = train(method, loader, args.epochs, log, accelerator)
+    after_epochs: list[float] = []
+    if method.updates is None:
+        after_epochs = train(method, loader, args.epochs, log, accelerator)
+    else:
+        train_apart(method, loader, args.epochs, log, accelerator)
     ended_s = log.ends_s[-1]
     share = log.thread_share()
     dist.barrier()

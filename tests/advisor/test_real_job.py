@@ -14,6 +14,7 @@ import pytest
 from starprof.control import controlsocket
 from starprof.errors import StarprofError
 from starprof.model import env
+from starprof.spool.audit import Audit, read
 
 TRAINING = Path(__file__).with_name("watched_training.py")
 SERVER_TRAINING = Path(__file__).with_name("watched_server_training.py")
@@ -148,11 +149,14 @@ def test_a_job_on_a_parameter_server_is_moved_and_comes_back(recording):
     assert job.ask(do="status")["operator"] == "test"
     job.until(lambda: job.advisor()["standing_by"], "the operator has his way")
     job.end()
-    assert job.mode() is None
     told = job.actions()
     assert [stage for action, stage, *_ in told if action == 1][:4] == ["proposed", "canary", "kept", "returned"], told
     ranks = [json.loads((job.folder / f"rank{rank}.json").read_text()) for rank in range(4)]
     assert len({each["right"] for each in ranks}) == 1
+    log = read(Audit.beside(job.folder / "run.starprof").path)
+    written = [(each["action"], each["by"], each["mode"]) for each in log]
+    assert written[1:] == [("advise", "advisor", "ssgd"), ("mode", "test", "asgd")]
+    assert written[0][:2] == ("advise", "advisor")
 
 
 def test_divergence_takes_it_back_and_so_does_the_advisors_death(recording):

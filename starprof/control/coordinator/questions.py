@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from starprof.control.coordinator.advised import Word
+from starprof.control.coordinator.advised import ADVISOR, Word
 from starprof.control.modes import Mode
 from starprof.errors import UsageError
 from starprof.spool.audit import Audit
@@ -60,5 +60,5 @@ def write_down(segments: Path | None, question: Mapping[str, Any], said: Mapping
         return
     what = {name: question[name] for name in _TOLD if name in question}
     outcome = "accepted" if said["ok"] else said["error"]
-    by = words(question, "by", "user")
+    by = ADVISOR if question.get("do") == "advise" else words(question, "by", "user")
     Audit.of_spool(segments.parent).note(str(question.get("do")), by=by, **what, outcome=outcome)
