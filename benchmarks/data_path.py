@@ -51,7 +51,6 @@ def rank(millions: float, steps: int, dtype: str) -> None:
     from starprof.control.engine.flat import Flat, Layout
     from starprof.control.engine.gradients import gradients_of
     from starprof.control.engine.groups import Groups
-    from starprof.control.engine.jobstore import own_client
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -70,7 +69,7 @@ def rank(millions: float, steps: int, dtype: str) -> None:
     layout = Layout(weights)
     way, own, work = gradients_of(layout), Flat(layout), Flat(layout)
     world = dist.get_world_size()
-    groups = Groups(own_client(dist.distributed_c10d._get_default_store()), dist.get_rank())
+    groups = Groups(dist.distributed_c10d._get_default_store(), dist.get_rank())
     one, clock = torch.ones((), dtype=getattr(torch, dtype)), Clock()
 
     def backward(name: str) -> None:

@@ -11,7 +11,6 @@ import torch.distributed as dist
 from starprof.control.engine.engine import Engine
 from starprof.control.engine.flat import Layout
 from starprof.control.engine.groups import Groups
-from starprof.control.engine.jobstore import own_client
 from starprof.control.engine.peers import Peers
 from starprof.control.engine.states import States
 from starprof.sync.policies import create
@@ -188,7 +187,7 @@ class Rank:
         lock = threading.RLock()
         self.lock = lock
         self.member = Member(self.rank, tuple(range(self.world)))
-        groups = Groups(own_client(self.store), self.rank)
+        groups = Groups(self.store, self.rank)
         layout, states = Layout(list(self.model.parameters())), States(self.model, self.updates)
         self.engine = Engine(self.member, layout, states, groups, self.updates, self.data, lock, self.office.lag)
         self.peers = Peers(dist.PrefixStore("peers", self.store), self.rank, SECRET, self.engine)
@@ -216,7 +215,7 @@ def train(ranks, epochs, iterations, *, after=lambda rank, index: None):
     def loop(rank):
         try:
             everybody = tuple(range(rank.world))
-            native = Groups(dist.PrefixStore("native", own_client(rank.store)), rank.rank)
+            native = Groups(dist.PrefixStore("native", rank.store), rank.rank)
             index = 0
             for _ in range(epochs):
                 at = 0

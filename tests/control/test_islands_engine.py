@@ -17,7 +17,6 @@ from starprof.control.engine.island.leader import IslandLeader
 from starprof.control.engine.island.lines import Lobby, joined
 from starprof.control.engine.island.mirror import Mirror
 from starprof.control.engine.island.shards import Shards
-from starprof.control.engine.jobstore import own_client
 from starprof.control.engine.peers import Peers
 from starprof.control.engine.states import States
 from starprof.sync.protocol.lag import LagLimit
@@ -42,7 +41,7 @@ class Shard(Rank):
             parameter.grad = torch.zeros_like(parameter)
         self.optimizer.step()  # changes nothing, but now there is what is there after native steps
         self.updates, self.data, self.lock = Updates(self.model, self.optimizer), Data(), threading.RLock()
-        self.groups = Groups(own_client(self.store), self.rank)
+        self.groups = Groups(self.store, self.rank)
         shards = Shards(list(self.model.parameters()), SETTINGS_BYTES)
         kind = Mirror if self.position else Member
         self.member = kind(self.rank, tuple(range(self.world)))

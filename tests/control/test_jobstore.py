@@ -13,7 +13,7 @@ import pytest
 
 dist = pytest.importorskip("torch.distributed")
 
-from starprof.control.engine.jobstore import JobStore, value_of, wait_for  # noqa: E402 - torch may be missing
+from starprof.control.engine.jobstore import OwnClient, secret_of, value_of, wait_for  # noqa: E402 - torch may be missing
 from starprof.errors import TransportError  # noqa: E402
 
 SERVER = """
@@ -26,11 +26,11 @@ sys.stdin.read()
 SHORT_JOB = """
 import os, signal, sys, threading
 import torch.distributed as dist
-from starprof.control.engine.jobstore import JobStore
+from starprof.control.engine.jobstore import OwnClient
 port, server = map(int, sys.argv[1:])
 store = dist.TCPStore("127.0.0.1", port, None, False)
 os.kill(server, signal.SIGSTOP)
-JobStore(store, "starprof/0")
+OwnClient(store).get(0.0)
 threading.Timer(1.0, os.kill, (server, signal.SIGCONT)).start()
 """
 
@@ -45,24 +45,27 @@ def server() -> Iterator[tuple[subprocess.Popen[str], int]]:
     process.communicate()
 
 
-def test_a_store_that_takes_long_to_connect_to_keeps_nobody_waiting(server: tuple[subprocess.Popen[str], int]) -> None:
+def test_a_client_that_takes_long_to_connect_is_waited_for_no_longer_than_wanted(
+    server: tuple[subprocess.Popen[str], int],
+) -> None:
     process, port = server
     users = dist.TCPStore("127.0.0.1", port, None, False)
     process.send_signal(signal.SIGSTOP)
-    ours = JobStore(users, "starprof/0")
-    time.sleep(0.2)
-    assert not ours.ready
+    ours = OwnClient(users)
+    assert ours.get(0.1) is None
     process.send_signal(signal.SIGCONT)
-    assert len(ours.secret()) == 64
-    assert ours.ready
-    ours.client().set("key", "value")
-    assert ours.patient().get("key") == b"value"
-    assert users.get("starprof/0/key") == b"value"
+    client = ours.get(60.0)
+    waiting = threading.Thread(target=client.wait, args=(["key"],))  # which keeps nobody else waiting
+    waiting.start()
+    users.set("key", "value")
+    waiting.join(20.0)
+    assert not waiting.is_alive()
 
 
 def test_all_processes_of_a_job_have_one_secret(server: tuple[subprocess.Popen[str], int]) -> None:
     stores = [dist.TCPStore("127.0.0.1", server[1], None, False) for _ in range(3)]
-    assert len({JobStore(store, "starprof/0").secret() for store in stores}) == 1
+    (secret,) = {secret_of(store) for store in stores}
+    assert len(secret) == 64
 
 
 def test_a_job_that_ends_before_its_client_is_there_ends_well(server: tuple[subprocess.Popen[str], int]) -> None:

@@ -24,7 +24,6 @@ from starprof.control.engine.island.driver import IslandDriver, asker
 from starprof.control.engine.island.enrolment import IslandEnrolment
 from starprof.control.engine.island.fsdp import FsdpPatches
 from starprof.control.engine.island.topology import NoIslandsError, is_root, island_of
-from starprof.control.engine.jobstore import JobStore
 from starprof.control.engine.objection import Objection
 from starprof.control.engine.refusals import UserCollectives
 from starprof.control.engine.rendezvous import Rendezvous, Wish
@@ -67,7 +66,6 @@ class Control:
         self._enrolled = 0
         self._objections: dict[RankDriver, Objection] = {}
         self._undriven: list[Objection] = []
-        self._store: JobStore | None = None
 
     def install(self) -> None:
         """Put the patches in."""
@@ -108,7 +106,6 @@ class Control:
         self._hang_up = {}
         self._objections = {}
         self._undriven = []
-        self._store = None
 
     def _met(self, model: DistributedDataParallel) -> RankDriver | None:
         """A model's first forward pass."""
@@ -128,8 +125,8 @@ class Control:
             self._stay_native(str(error))
             return None
         driver = self._driver_of(IslandDriver, model, model, self._sharded)
-        place = f"ask/{len(self.drivers)}"
-        driver.island, driver.ask = island, asker(driver.job_store, place, island)
+        place = f"starprof/ask/{identity.attempt()}/{len(self.drivers)}"
+        driver.island, driver.ask = island, asker(place, island)
         self._collectives.island = frozenset(island.ranks)
         self._take(driver)
         return driver
@@ -149,7 +146,6 @@ class Control:
             updating,
             self._enrol,
             self._refused,
-            self._job_store(),
         )
         driver.accelerators = os.environ.get(env.CONTROL_GPU) == "1"
         driver.waiting = self._waiting
@@ -206,7 +202,7 @@ class Control:
     def _stay_native(self, reason: str) -> None:
         """Rounds are not possible with this kind of model, whatever its loop does."""
         self._say_refused([reason])
-        objection = Objection(Rendezvous(self._wish, self._enrolled, self._job_store()), dist.get_rank(), self._guard)
+        objection = Objection(Rendezvous(self._wish, self._enrolled), dist.get_rank(), self._guard)
         self._undriven.append(objection)
         objection.raise_for([reason])
 
@@ -217,14 +213,7 @@ class Control:
 
     def _enrolment(self, driver: RankDriver, recorder: Recorder | None) -> Enrolment:
         kind = IslandEnrolment if isinstance(driver, IslandDriver) else Enrolment
-        return kind(self._wish, self._enrolled, driver.job_store, driver, self._batches, recorder)
-
-    def _job_store(self) -> JobStore:
-        """Of the job that the process belongs to now."""
-        store = dist.distributed_c10d._get_default_store()
-        if self._store is None or self._store.of is not store:
-            self._store = JobStore(store, f"starprof/{identity.attempt()}")
-        return self._store
+        return kind(self._wish, self._enrolled, driver, self._batches, recorder)
 
     def _withdraw(self, driver: RankDriver) -> None:
         objection = self._objections.pop(driver, None)

@@ -13,7 +13,6 @@ from torch.nn import Module
 
 from starprof.control.engine.batches import Batches
 from starprof.control.engine.engine import Engine
-from starprof.control.engine.jobstore import JobStore
 from starprof.control.engine.loopscan import collective_in
 from starprof.control.engine.losses import LossLooks
 from starprof.control.engine.refusals import NATIVE_STEPS, Seen, UserCollectives, of_collectives, reasons
@@ -55,7 +54,6 @@ class RankDriver:
         accelerators: whether models on GPUs may go into rounds.
         waiting: surrounds whatever waits for other ranks.
         on_step: called at the end of every step in rounds with the engine.
-        job_store: where the ranks find each other.
         losses: tells the coordinator the loss now and then; None where nobody asked for it.
     """
 
@@ -69,11 +67,9 @@ class RankDriver:
         updating: Updating,
         enrol: Callable[[RankDriver], Engine],
         on_refused: Callable[[RankDriver, list[str]], None],
-        job_store: JobStore,
     ) -> None:
         """Watch native steps; `enrol` makes the engine once the loop is known to allow rounds."""
         self._model = weakref.ref(model)
-        self.job_store = job_store
         self.updating = updating
         self.seen = Seen()
         self.native = True
@@ -222,7 +218,7 @@ class RankDriver:
         refused = self._reasons()
         if not refused and not self.updating.ready:
             refused = ["the loop makes its updates in another way each time"]
-        return None if not refused and not self.job_store.ready else refused
+        return refused
 
     def _reasons(self) -> list[str]:
         return reasons(self.model, self.updating.optimizers, self.seen, accelerators=self.accelerators)
@@ -321,4 +317,5 @@ class RankDriver:
         if self.native:
             self._patches.native_again(self.model)
         else:
+            self._engine.begin_rounds()
             self._patches.rounds_begin(self.model)

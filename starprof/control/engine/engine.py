@@ -131,6 +131,10 @@ class Engine:
         """Of the parameters, with the update that the loop is about to make."""
         return self._applied
 
+    def begin_rounds(self) -> None:
+        """Native steps are over."""
+        self._peers.know(self._member.world)
+
     def connect(self, peers: Peers, link: Link) -> None:
         """How to reach the other ranks and the coordinator."""
         self._peers = self._exchange.peers = self._handover.peers = peers

@@ -17,6 +17,7 @@ from starprof.control.engine.driver import RankDriver
 from starprof.control.engine.engine import Engine
 from starprof.control.engine.flat import Layout
 from starprof.control.engine.groups import Groups
+from starprof.control.engine.jobstore import secret_of
 from starprof.control.engine.loopupdates import LoopUpdates
 from starprof.control.engine.losses import LossLooks
 from starprof.control.engine.noise import NoiseLooks, asked_every
@@ -55,8 +56,8 @@ class Enrolment(Rendezvous):
             TransportError: the job's store does not answer.
         """
         rank, world = dist.get_rank(), dist.get_world_size()
-        secret = self.job_store.secret()
         store = self.store()
+        secret = secret_of(store)
         host = reachable_host()
         model = self.driver.model
         ignored = model.parameters_to_ignore
@@ -68,7 +69,7 @@ class Enrolment(Rendezvous):
         updates = LoopUpdates(self.driver.updating, model.module)
         lag = self.lag()
         states = States(model.module, self.driver.updating)
-        groups = Groups(self.patient_store(), rank, lambda why: engine.hopeless(why))
+        groups = Groups(store, rank, lambda why: engine.hopeless(why))
         every = asked_every()
         noise = NoiseLooks(rank, trained, self.driver.guard, every) if every else None
         engine = Engine(member, layout, states, groups, updates, self.batches, lock, lag, noise=noise)

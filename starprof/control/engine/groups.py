@@ -26,6 +26,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from starprof.control.engine.jobstore import OwnClient
 from starprof.control.engine.transit import Transit, in_ring, reader, sockets
 from starprof.sync.transfers import Sent
 
@@ -54,12 +55,13 @@ class Groups:
         """Begin with none.
 
         Args:
-            store: the job's, by a client that nobody else uses: one that waits keeps others waiting.
+            store: the job's; groups are made by a client of their own, since one that waits keeps others waiting.
             rank: of this process.
             on_hopeless: called when the store is gone, and with it the way to a group that is needed.
         """
         self._on_hopeless = on_hopeless
-        self._store = dist.PrefixStore("groups", store)
+        self._store = store
+        self._own = OwnClient(store)
         self._rank = rank
         self._made: dict[Members, Any] = {}
         self._transit: dict[Members, Transit] = {}
@@ -171,8 +173,11 @@ class Groups:
             self._give_up(members)
         within_s = min(MAX_MAKE_S, MAKE_S * 2**attempt)
         path = f"{'_'.join(map(str, members))}/{name if attempt else 'first'}"
-        store = dist.PrefixStore(path, self._store)
         try:
+            client = self._own.get(within_s)
+            if client is None:
+                raise RuntimeError("no connection to the job's store")
+            store = dist.PrefixStore(f"groups/{path}", client)
             store.set_timeout(timedelta(seconds=within_s))
             if not self._all_come(store, members, within_s):
                 raise RuntimeError("a member of the group has not come")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from starprof.control.engine.jobstore import value_of, wait_for
+from starprof.control.engine.jobstore import OwnClient, value_of, wait_for
 from starprof.errors import TransportError
 
 GONE_S = 1.0
@@ -28,6 +28,8 @@ START_S = 20.0
 """A coordinator that has not told its port after this time is given up; so is one whose starter has not told it."""
 FIRST_RANK_S = 2.0
 """Rank 0 starts the first coordinator unless it takes longer: a rank in another cgroup may be the throttled one."""
+OWN_S = 6.0
+"""More than a dropped question for a name costs; a store that is gone can't be connected to at all."""
 _TOLD_BYTES = 4096
 _STARTED: list[subprocess.Popen[bytes]] = []
 """Coordinators that this process has started; Python complains of children that it forgets while they run."""
@@ -59,6 +61,7 @@ class Home:
         self._on_hopeless = on_hopeless
         self._known: Address | None = None
         self._store = store
+        self._own = OwnClient(store)
         self._rank = rank
         self._start = start
         self._now_s = now_s
@@ -76,6 +79,10 @@ class Home:
         return self._known
 
     def _agreed(self) -> Address:
+        if (
+            self._epoch > 1
+        ):  # whoever waits in the store by the process's client may wait for what we are to bring about
+            self._store = self._own.get(OWN_S) or self._store
         if self._epoch == 1 and self._rank:
             with contextlib.suppress(TransportError):  # whether the store is there shows when this rank claims it
                 wait_for(self._store, ["home/1/by"], FIRST_RANK_S)

@@ -1,10 +1,9 @@
-"""The job's store by clients of our own, made by a thread of our own.
+"""The job's store, in which ranks find each other: by the client that the process has, or by one of our own.
 
-Torch looks up the name of whoever connects to its store, at both ends. Where many ranks connect at once, name servers
-drop questions, and each that is dropped costs five seconds. So no step of the training waits for our clients.
-
-What the first is asked is answered at once: waiting in the store keeps whoever else uses the client waiting, so what is
-not there yet is asked for again. The second is for torch's own waiting.
+Torch looks up the name of whoever connects to its store, at both ends, and the server does so while everybody else
+waits. A question that the name server drops costs five seconds, so an ordinary job makes no connection for us. What the
+process's own client is asked is answered at once, since waiting in the store keeps whoever else uses the client
+waiting: what is not there yet is asked for again.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-import torch.distributed as dist
-
 from starprof.errors import TransportError
 
 FIRST_PAUSE_S = 0.01
@@ -26,82 +23,56 @@ MAX_PAUSE_S = 0.1
 """From one question to the next: a thousand ranks that wait ask ten thousand times a second."""
 
 END_S = 12.0
-"""A process that ends waits so long for its clients: a thread in the middle of torch's code would abort it."""
+"""A process that ends waits so long for a client: a thread in the middle of torch's code would abort it."""
 
 
-class JobStore:
-    """This process's clients, and the job's secret.
+class OwnClient:
+    """One more client, made by a thread of ours when it is first asked for."""
 
-    Attributes:
-        of: the job's store, whose client is the user's.
-    """
-
-    def __init__(self, store: Any, place: str) -> None:
-        """Begin to make them.
+    def __init__(self, store: Any) -> None:
+        """Nothing happens yet.
 
         Args:
-            store: the job's.
-            place: of all that is ours in the store.
+            store: the job's, or a prefix of it.
         """
-        self.of = store
-        self._place = place
+        self._store = store
         self._client: Any = None
-        self._patient: Any = None
-        self._secret = b""
-        self._failure = ""
         self._made = threading.Event()
-        atexit.register(self._settle, os.getpid())
-        threading.Thread(target=self._make, name="starprof-store", daemon=True).start()
+        self._beginning = threading.Lock()
+        self._begun = False
 
-    @property
-    def ready(self) -> bool:
-        """Whether they are there."""
-        return self._made.is_set()
-
-    def client(self) -> Any:
-        """What is ours in the store, to be asked only what is answered at once.
-
-        Raises:
-            TransportError: the job's store does not answer; so do the others.
-        """
-        self._wait()
-        return self._client
-
-    def patient(self) -> Any:
-        """The same by another client, in which one thread may wait."""
-        self._wait()
-        return self._patient
-
-    def secret(self) -> bytes:
-        """The job's, of the first that asks. Whoever can read the job's store can do anything with it anyway."""
-        self._wait()
-        return self._secret
-
-    def _wait(self) -> None:
-        self._made.wait()
-        if self._failure:
-            raise TransportError(f"the job's store does not answer: {self._failure}")
-
-    def _settle(self, pid: int) -> None:
-        if os.getpid() == pid:  # in a forked child nobody makes them
-            self._made.wait(END_S)
+    def get(self, within_s: float) -> Any:
+        """It, or None where it isn't there in time."""
+        with self._beginning:
+            if not self._begun:
+                self._begun = True
+                atexit.register(self._settle, os.getpid())
+                threading.Thread(target=self._make, name="starprof-store", daemon=True).start()
+        return self._client if self._made.wait(within_s) else None
 
     def _make(self) -> None:
         try:
-            self._client, self._patient = (dist.PrefixStore(self._place, own_client(self.of)) for _ in range(2))
-            self._secret = bytes(self._client.compare_set("secret", "", secrets.token_hex(32)))
-        except RuntimeError as error:  # torch's stores have no narrower type
-            self._failure = str(error) or type(error).__name__
+            self._client = self._store.clone()
+        except (AttributeError, RuntimeError):  # a store of another kind, or it is gone, which shows when it is used
+            self._client = self._store
         finally:
             self._made.set()
 
+    def _settle(self, pid: int) -> None:
+        if os.getpid() == pid:  # in a forked child nobody makes it
+            self._made.wait(END_S)
 
-def own_client(store: Any) -> Any:
-    """A client of its own of the same store, where it can be had; may take seconds."""
+
+def secret_of(store: Any) -> bytes:
+    """The job's secret, of the first that asks. Whoever can read the job's store can do anything with it anyway.
+
+    Raises:
+        TransportError: the store does not answer.
+    """
     try:
-        return store.clone()
-    except (AttributeError, RuntimeError):
-        return store
+        return bytes(store.compare_set("secret", "", secrets.token_hex(32)))
+    except RuntimeError as error:  # torch's stores have no narrower type
+        raise TransportError(f"the job's store does not answer: {error}") from error
 
 
 def wait_for(store: Any, keys: Iterable[str], within_s: float) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from starprof.control.engine.jobstore import secret_of
 from starprof.control.engine.rendezvous import Rendezvous
 from starprof.control.link import CoordinatorLink
 from starprof.hook.boundary import Guard
@@ -57,8 +58,8 @@ class Objection:
 
     def _connect(self) -> None:
         rendezvous = self._rendezvous
-        secret = rendezvous.job_store.secret()
-        link = rendezvous.link(rendezvous.store(), secret, self._rank, self._said, lambda _message: None, self._lock)
+        store = rendezvous.store()
+        link = rendezvous.link(store, secret_of(store), self._rank, self._said, lambda _message: None, self._lock)
         with self._lock:
             if not self._over:
                 self._link = link

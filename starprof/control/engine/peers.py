@@ -19,7 +19,7 @@ import ctypes
 import queue
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -139,6 +139,7 @@ class Peers:
         self._listener.settimeout(IDLE_S)
         self._address = f"{host}:{self._listener.getsockname()[1]}"
         self._told = False
+        self._known: dict[int, str] = {}
         self._start(self._listen, "starprof-peers")
 
     def tell(self) -> None:
@@ -154,6 +155,14 @@ class Peers:
             self._told = True
         except RuntimeError as error:  # torch's stores have no narrower type
             raise TransportError(f"the job's store is gone: {error}") from error
+
+    def know(self, ranks: Iterable[int]) -> None:
+        """Look up where these ranks listen, all of which have told: later the store may keep whoever asks waiting."""
+        others = [rank for rank in ranks if rank not in self._known]
+        with contextlib.suppress(RuntimeError):  # who isn't known is asked for when it is needed
+            keys = [f"peer/{rank}" for rank in others]
+            if others and self._store.check(keys):
+                self._known.update(zip(others, (value.decode() for value in self._store.multi_get(keys)), strict=True))
 
     def send_result(self, to: int, header: bytes, flat: Flat, done: Callable[[], None], *, timed: bool = False) -> None:
         """Send a round's result; returns at once.
@@ -240,7 +249,7 @@ class Peers:
             hang_up(line[0])
 
     def _dial(self, to: int) -> tuple[socket.socket, Frames]:
-        host, _, port = value_of(self._store, f"peer/{to}", CONNECT_S).rpartition(":")
+        host, _, port = (self._known.get(to) or value_of(self._store, f"peer/{to}", CONNECT_S)).rpartition(":")
         sock, frames = dial((host, int(port)), SERVICE, self._secret, CONNECT_S)
         sock.settimeout(WRITE_S)
         sock.sendall(frames.seal(RANK, str(self._rank).encode()))

@@ -17,7 +17,6 @@ import torch.distributed as dist
 from starprof.control import modes
 from starprof.control.coordinator.settings import TOKEN
 from starprof.control.engine.home import Address, Home, starter
-from starprof.control.engine.jobstore import JobStore
 from starprof.control.link import CoordinatorLink
 from starprof.errors import UsageError
 from starprof.hook import identity
@@ -65,20 +64,15 @@ class Rendezvous:
     Attributes:
         wish: what control was asked for.
         place: counts the models of the process.
-        job_store: of the process.
     """
 
     wish: Wish
     place: int
-    job_store: JobStore
 
     def store(self) -> Any:
         """The job's store, for this model only."""
-        return dist.PrefixStore(str(self.place), self.job_store.client())
-
-    def patient_store(self) -> Any:
-        """The same, in which one thread may wait."""
-        return dist.PrefixStore(str(self.place), self.job_store.patient())
+        store = dist.distributed_c10d._get_default_store()
+        return dist.PrefixStore(f"starprof/{identity.attempt()}/{self.place}", store)
 
     def members(self) -> tuple[int, ...]:
         """Who speaks to the coordinator."""

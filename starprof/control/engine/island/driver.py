@@ -9,7 +9,7 @@ import torch.distributed as dist
 from starprof.control.engine.driver import RankDriver
 from starprof.control.engine.island.refusals import reasons
 from starprof.control.engine.island.topology import Island
-from starprof.control.engine.jobstore import JobStore, value_of
+from starprof.control.engine.jobstore import value_of
 from starprof.errors import TransportError
 
 ANSWER_S = 10.0
@@ -42,11 +42,10 @@ class IslandDriver(RankDriver):
         return reasons(self.model, self.updating.optimizers, self.seen)
 
 
-def asker(job_store: JobStore, place: str, island: Island) -> Callable[[int, str], list[str]]:
+def asker(place: str, island: Island) -> Callable[[int, str], list[str]]:
     """Questions among the ranks of an island by the job's store; who does not answer in time is taken to say no.
 
     Args:
-        job_store: of this process.
         place: of the answers in the store.
         island: of this rank.
     """
@@ -55,7 +54,7 @@ def asker(job_store: JobStore, place: str, island: Island) -> Callable[[int, str
     def ask(number: int, answer: str) -> list[str]:
         keys = [f"{number}/{rank}" for rank in island.ranks]
         try:
-            store = dist.PrefixStore(place, job_store.client())
+            store = dist.PrefixStore(place, dist.distributed_c10d._get_default_store())
             store.set(f"{number}/{mine}", answer)
             return [value_of(store, key, ANSWER_S) for key in keys]
         except (RuntimeError, TransportError):  # torch's stores have no narrower type

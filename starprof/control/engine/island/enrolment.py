@@ -17,6 +17,7 @@ from starprof.control.engine.island.leader import IslandLeader
 from starprof.control.engine.island.lines import Lobby, joined
 from starprof.control.engine.island.mirror import Mirror
 from starprof.control.engine.island.shards import Shards
+from starprof.control.engine.jobstore import secret_of
 from starprof.control.engine.loopupdates import LoopUpdates
 from starprof.control.engine.peers import QUEUED, Peers
 from starprof.control.engine.rendezvous import reachable_host
@@ -32,8 +33,8 @@ class IslandEnrolment(Enrolment):
     def connected(self) -> tuple[Engine, Callable[[], None]]:
         """See `Enrolment`."""
         rank, island = dist.get_rank(), self.driver.island
-        secret = self.job_store.secret()
         store = self.store()
+        secret = secret_of(store)
         key = f"island/{island.name}/{self.driver.seen.synchronisations}"
         if not island.leads:
             follower = IslandFollower(*self._parts(Mirror), line=joined(store, key, rank, secret))
@@ -67,7 +68,7 @@ class IslandEnrolment(Enrolment):
         member = kind(island.name, island.leaders, version=self.driver.seen.synchronisations - 1)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         shards = Shards(trained, self.settings_bytes())
-        groups = Groups(dist.PrefixStore(f"shard/{island.position}", self.patient_store()), island.name)
+        groups = Groups(dist.PrefixStore(f"shard/{island.position}", self.store()), island.name)
         updates = LoopUpdates(self.driver.updating, model)
         states = States(model, self.driver.updating)
         return member, shards, states, groups, updates, self.batches, threading.RLock(), self.lag()
