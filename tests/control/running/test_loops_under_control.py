@@ -35,7 +35,7 @@ def test_a_barrier_in_a_loop_that_counts_with_all_ranks(job):
     told = running.wait()
     same(told)
     assert [each["evaluations"] for each in told] == [18] * 4
-    assert told[-1]["executed"] < 160, "nothing was skipped:\n" + running.text(3)
+    assert told[-1]["executed"] < 180, "nothing was skipped:\n" + running.text(3)
 
 
 def test_a_barrier_in_a_loop_with_a_count_of_its_own_keeps_native_steps(job):
