@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import mean, median
 from typing import Any
 
-from faults import APPLY, FAULTS, HEALTHY, NEVER, PLAIN
+from faults import APPLY, FAULTS, HEALTHY, NEVER, PLAIN, STAYS_S
+
+ONSET_S = STAYS_S[0]
 
 Record = dict[str, Any]
 
@@ -17,10 +19,10 @@ def told(records: Iterable[Record]) -> list[str]:
     for record in records:
         found.setdefault((record["fault"], record["how"]), {})[record["seed"]] = record
     lines = [
-        "| fault, from second 4 on | jobs | time to accuracy, from the onset, of plain DDP's | accuracy lost, points "
-        "| onset to action, s | to force, s | steps/s after it, of before the fault "
+        "| fault, from second 4 on | jobs | time from the onset to the accuracy, of plain DDP's | to the end "
+        "| accuracy lost, points | onset to action, s | to force, s | steps/s after it, of before the fault "
         "| gradients an update holds, of all | moved | replicas |",
-        "|" + "---|" * 10,
+        "|" + "---|" * 11,
     ]
     lines += [_row(fault, found) for fault in FAULTS if (fault, APPLY) in found]
     return [*lines, "", *_never(found), *_healthy(found)]
@@ -34,6 +36,7 @@ def _row(fault: str, found: dict[tuple[str, str], dict[int, Record]]) -> str:
         for a, b in pairs
         if a["tta_after_onset_s"] and b["tta_after_onset_s"]
     ]
+    whole = [(a["seconds"] - ONSET_S) / (b["seconds"] - ONSET_S) for a, b in pairs]
     missed = sum(a["tta_s"] is None for a, _ in pairs)
     lost = [100 * (b["accuracy"] - a["accuracy"]) for a, b in pairs]
     kept = [job["late_rate"] / job["usual_rate"] for job in jobs.values() if job["late_rate"] and job["usual_rate"]]
@@ -41,6 +44,7 @@ def _row(fault: str, found: dict[tuple[str, str], dict[int, Record]]) -> str:
         fault,
         str(len(jobs)),
         _spread(times) + (f"; {missed} never" if missed else ""),
+        _spread(whole),
         f"{mean(lost):+.2f}" if lost else "",
         _spread([job["onset_to_action_s"] for job in jobs.values() if "onset_to_action_s" in job]),
         _spread([job["onset_to_force_s"] for job in jobs.values() if "onset_to_force_s" in job]),
