@@ -122,12 +122,15 @@ class Hall:
 
     def secrets(self) -> list[bytes]:
         """The secrets of all jobs, read anew when their files have changed."""
+        before = self._tokens.problems
         try:
             self._known = self._tokens.read()
         except (TransportError, OSError) as error:
             if not self._known:
                 raise
             self.note("tokens-unreadable", why=str(error))  # those that were good still are
+        for why in self._tokens.problems if self._tokens.problems is not before else ():
+            self.note("tokens-unreadable", why=why)
         return list(self._known)
 
     def inbox(self, secret: bytes, wish: dict[str, object]) -> Inbox | str:
@@ -212,13 +215,17 @@ def watched_name(job: Job) -> str:
 class Tokens:
     """The secrets that a server knows.
 
-    Raises:
-        UsageError: the folder holds none.
-        TransportError: others may read one of them, or it is too short.
+    Attributes:
+        problems: why files of the folder are left out, a line each.
     """
 
     def __init__(self, *, shared: bytes | None = None, folder: Path | None = None) -> None:
-        """Either one for all jobs, or a folder of files, each named after its job."""
+        """Either one for all jobs, or a folder of files, each named after its job.
+
+        Raises:
+            UsageError: there is no such folder.
+        """
+        self.problems: list[str] = []
         self._shared = shared
         self._folder = folder
         self._seen: tuple[object, ...] = ()
@@ -227,38 +234,61 @@ class Tokens:
             raise UsageError(f"--token-dir {folder} is no folder")
 
     def read(self) -> dict[bytes, str | None]:
-        """Each secret, and the name of its job (None: whatever its nodes say)."""
+        """Each secret, and the name of its job (None: whatever its nodes say).
+
+        One file that is not as it should be does not keep the others from being known.
+
+        Raises:
+            TransportError: none is known yet, and one is not as it should be.
+        """
         if self._folder is None:
             return {} if self._shared is None else {self._shared: None}
         seen = self._state()
         if seen != self._seen:
-            self._known = self._load()
-            self._seen = seen
+            found, problems = self._load()
+            if problems and not self._known:
+                raise TransportError(problems[0])
+            self._known, self.problems, self._seen = found, problems, seen
         return self._known
 
     def _state(self) -> tuple[object, ...]:
         assert self._folder is not None
         try:
-            with os.scandir(self._folder) as entries:
-                return tuple(sorted((entry.name, entry.stat().st_mtime_ns) for entry in entries))
+            with os.scandir(self._folder) as entries:  # the change time tells of permissions too
+                return tuple(sorted((entry.name, entry.stat().st_ctime_ns) for entry in entries))
         except OSError:
             return self._seen
 
-    def _load(self) -> dict[bytes, str | None]:
+    def _load(self) -> tuple[dict[bytes, str | None], list[str]]:
         assert self._folder is not None
         found: dict[bytes, str | None] = {}
+        problems: list[str] = []
         for path in sorted(self._folder.iterdir()):
             if not _NAME.fullmatch(path.name) or not path.is_file() or len(found) >= MAX_JOBS:
                 continue
-            if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-                raise TransportError(f"others may read the secret in {path}: chmod 600 {path}")
-            secret = path.read_bytes().strip()
-            if len(secret) < MIN_SECRET_BYTES:
-                raise TransportError(f"the secret in {path} is too short: at least {MIN_SECRET_BYTES} characters")
-            if secret in found:
-                raise TransportError(f"{path} and {found[secret]} hold the same secret: each job needs its own")
-            found[secret] = path.name
-        return found
+            try:
+                secret = _secret_in(path)
+                if secret in found:
+                    raise TransportError(f"{path} and {found[secret]} hold the same secret: each job needs its own")
+            except (TransportError, OSError) as error:
+                problems.append(str(error))
+            else:
+                found[secret] = path.name
+        return found, problems
+
+
+def _secret_in(path: Path) -> bytes:
+    """The secret of a file.
+
+    Raises:
+        TransportError: others may read it, or it is too short.
+    """
+    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise TransportError(f"others may read the secret in {path}: chmod 600 {path}")
+    secret = path.read_bytes().strip()
+    if len(secret) < MIN_SECRET_BYTES:
+        raise TransportError(f"the secret in {path} is too short: at least {MIN_SECRET_BYTES} characters")
+    return secret
 
 
 def _refusal(why: str) -> bytes:
