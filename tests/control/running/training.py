@@ -283,8 +283,10 @@ class Training:
 
     def count(self, frame, event, _argument):
         """Every call of a function of ours."""
-        if event == "call" and "/starprof/" in frame.f_code.co_filename:
-            module = frame.f_code.co_filename.rpartition("/starprof/")[2].removesuffix(".py").replace("/", ".")
+        _, ours, path = frame.f_code.co_filename.rpartition("/starprof/")
+        # A checkout may be called so too, and hold the environment with everybody else's packages.
+        if event == "call" and ours and "site-packages" not in path:
+            module = path.removesuffix(".py").replace("/", ".")
             self.calls[f"{module}.{frame.f_code.co_name}"] += 1
 
     def plain(self, numbered):
