@@ -1,7 +1,8 @@
 """What control does in native steps, once the loop is known: counted in calls, which no busy machine changes."""
 
-MOST_CALLS = 120
-"""Of functions of ours, more than the recorder's alone, in a native step of a loop with one optimizer."""
+MOST_CALLS = 130
+"""Of functions of ours, more than the recorder's alone, in a native step of a loop with one optimizer: 119, and what is
+done once in many steps, such as a look for orders, spread over the few that are counted."""
 
 
 def test_a_native_step_takes_few_calls_of_ours_and_none_without_control(job):
