@@ -28,7 +28,7 @@ SETUP = {
     "optimizer": "adamw",
     "clip": True,
     "schedule": "cosine",
-    "epochs": 34,
+    "epochs": 22,
     "usual_s": 0.005,
 }
 
