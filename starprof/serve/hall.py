@@ -69,8 +69,7 @@ class Hall:
         self._audit = audit
         self._lock = threading.Lock()
         self._jobs: dict[str, Job] = {}
-        self._known: dict[bytes, str | None] = {}
-        self.secrets()
+        self._known = tokens.read()
 
     def jobs(self) -> list[Job]:
         """Of which nodes are there, or may still come back."""
@@ -125,9 +124,7 @@ class Hall:
         before = self._tokens.problems
         try:
             self._known = self._tokens.read()
-        except (TransportError, OSError) as error:
-            if not self._known:
-                raise
+        except OSError as error:
             self.note("tokens-unreadable", why=str(error))  # those that were good still are
         for why in self._tokens.problems if self._tokens.problems is not before else ():
             self.note("tokens-unreadable", why=why)
@@ -228,7 +225,7 @@ class Tokens:
         self.problems: list[str] = []
         self._shared = shared
         self._folder = folder
-        self._seen: tuple[object, ...] = ()
+        self._seen: tuple[object, ...] | None = None
         self._known: dict[bytes, str | None] = {}
         if folder is not None and not folder.is_dir():
             raise UsageError(f"--token-dir {folder} is no folder")
@@ -239,25 +236,23 @@ class Tokens:
         One file that is not as it should be does not keep the others from being known.
 
         Raises:
-            TransportError: none is known yet, and one is not as it should be.
+            TransportError: this is the first time, and one is not as it should be.
+            OSError: the folder can't be read.
         """
         if self._folder is None:
             return {} if self._shared is None else {self._shared: None}
         seen = self._state()
         if seen != self._seen:
             found, problems = self._load()
-            if problems and not self._known:
+            if problems and self._seen is None:
                 raise TransportError(problems[0])
             self._known, self.problems, self._seen = found, problems, seen
         return self._known
 
     def _state(self) -> tuple[object, ...]:
         assert self._folder is not None
-        try:
-            with os.scandir(self._folder) as entries:  # the change time tells of permissions too
-                return tuple(sorted((entry.name, entry.stat().st_ctime_ns) for entry in entries))
-        except OSError:
-            return self._seen
+        with os.scandir(self._folder) as entries:
+            return tuple(sorted((entry.name, _changed_ns(entry)) for entry in entries))
 
     def _load(self) -> tuple[dict[bytes, str | None], list[str]]:
         assert self._folder is not None
@@ -275,6 +270,14 @@ class Tokens:
             else:
                 found[secret] = path.name
         return found, problems
+
+
+def _changed_ns(entry: os.DirEntry[str]) -> int:
+    """When a file was changed, or its permissions; 0 where it can't be looked at, such as a link to nothing."""
+    try:
+        return entry.stat().st_ctime_ns
+    except OSError:
+        return 0
 
 
 def _secret_in(path: Path) -> bytes:

@@ -61,3 +61,21 @@ def test_a_secret_that_is_changed_or_taken_away_is_no_longer_known(folder):
     put(folder, "one", "another secret of job one")
     (folder / "two").unlink()
     assert tokens.read() == {b"another secret of job one": "one"}
+
+
+def test_a_link_to_nothing_keeps_no_secret_alive_and_none_out(folder):
+    put(folder, "one", "secret of job one")
+    tokens = Tokens(folder=folder)
+    tokens.read()
+    (folder / "link").symlink_to(folder / "nothing")
+    put(folder, "two", "secret of job two")
+    (folder / "one").unlink()
+    assert tokens.read() == {b"secret of job two": "two"}
+    assert set(Tokens(folder=folder).read()) == {b"secret of job two"}
+
+
+def test_a_server_that_begins_without_secrets_is_not_stopped_by_a_bad_one(folder):
+    hall = Hall(folder.parent / "runs", Tokens(folder=folder), Audit(folder.parent / "audit"))
+    put(folder, "open", "secret of an open job", mode=0o644)
+    put(folder, "two", "secret of job two")
+    assert hall.secrets() == [b"secret of job two"]
