@@ -128,7 +128,7 @@ def _moves(run_file: Path) -> dict[str, Any]:
             "SELECT mono_ns / 1e9, to_mode FROM sync_switch WHERE asked_by = 'advisor' AND version IS NOT NULL "
             "ORDER BY mono_ns"
         ).fetchall()
-        gradients = run.execute("SELECT avg(gradients) FROM sync_update").fetchone()
+        gradients = run.execute("SELECT avg(gradients) FROM sync_update WHERE mode <> 'ssgd'").fetchone()
     share = 1.0 if gradients is None or gradients[0] is None else gradients[0] / RANKS
     return {
         "notes": [(stage, mode, reason, round(at_s, 3)) for stage, mode, reason, at_s in notes],

@@ -21,8 +21,8 @@ def told(records: Iterable[Record]) -> list[str]:
     lines = [
         "| fault, from second 4 on | jobs | time from the onset to the accuracy, of plain DDP's | to the end "
         "| accuracy lost, points | onset to action, s | to force, s | steps/s after it, of before the fault "
-        "| gradients an update holds, of all | moved | replicas |",
-        "|" + "---|" * 11,
+        "| gradients an update holds, of all | samples/s after it | moved | replicas |",
+        "|" + "---|" * 12,
     ]
     lines += [_row(fault, found) for fault in FAULTS if (fault, APPLY) in found]
     return [*lines, "", *_never(found), *_healthy(found)]
@@ -37,23 +37,28 @@ def _row(fault: str, found: dict[tuple[str, str], dict[int, Record]]) -> str:
         if a["tta_after_onset_s"] and b["tta_after_onset_s"]
     ]
     whole = [(a["seconds"] - ONSET_S) / (b["seconds"] - ONSET_S) for a, b in pairs]
-    missed = sum(a["tta_s"] is None for a, _ in pairs)
+    missed = [sum(job["tta_s"] is None for job in side) for side in zip(*pairs, strict=True)]
     lost = [100 * (b["accuracy"] - a["accuracy"]) for a, b in pairs]
-    kept = [job["late_rate"] / job["usual_rate"] for job in jobs.values() if job["late_rate"] and job["usual_rate"]]
+    kept = [job["late_rate"] / job["usual_rate"] for job in jobs.values() if _rated(job)]
     cells = [
         fault,
         str(len(jobs)),
-        _spread(times) + (f"; {missed} never" if missed else ""),
+        _spread(times) + (f"; never: {missed[0]} with the advisor, {missed[1]} without" if any(missed) else ""),
         _spread(whole),
         f"{mean(lost):+.2f}" if lost else "",
         _spread([job["onset_to_action_s"] for job in jobs.values() if "onset_to_action_s" in job]),
         _spread([job["onset_to_force_s"] for job in jobs.values() if "onset_to_force_s" in job]),
         _spread(kept),
         _spread([job["share"] for job in jobs.values()]),
+        _spread([job["share"] * job["late_rate"] / job["usual_rate"] for job in jobs.values() if _rated(job)]),
         f"{sum(bool(job['forced']) for job in jobs.values())} of {len(jobs)}",
         "same" if all(job["identical"] for job in jobs.values()) else "differ",
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _rated(job: Record) -> bool:
+    return bool(job["late_rate"] and job["usual_rate"])
 
 
 def _never(found: dict[tuple[str, str], dict[int, Record]]) -> Iterator[str]:
